@@ -137,6 +137,9 @@ FULL = (
 ONE_EXAMPLE = ("tests/trust/", "tests/train/test_loaders.py", "tests/train/test_moved.py")
 """The beginnings of the names of tests of which the gate runs one example: the middle one."""
 SECONDS = {
+    "tests/sim/test_check.py": 14,
+    "tests/core/test_check.py": 8,
+    "tests/property/test_check.py": 8,
     "tests/shell/test_torchrun.py": 45,
     "tests/trust/loops/test_loops.py": 53,
     "tests/train/test_samples.py": 48,

@@ -15,7 +15,7 @@ from taskd.sim.check_faults import FAULTS
 
 
 @pytest.mark.parametrize(
-    ("nodes", "faults", "seeds"), [(4, 1, 100), (4, 2, 100), (5, 1, 60), (16, 6, 20), (64, 8, 4), (512, 20, 1)]
+    ("nodes", "faults", "seeds"), [(4, 1, 80), (4, 2, 80), (5, 1, 40), (16, 6, 12), (64, 8, 3), (512, 20, 1)]
 )
 def test_every_verdict_is_exact(nodes: int, faults: int, seeds: int) -> None:
     found = tally(nodes, faults, range(seeds))
@@ -25,13 +25,13 @@ def test_every_verdict_is_exact(nodes: int, faults: int, seeds: int) -> None:
 
 @pytest.mark.parametrize(("nodes", "faults"), [(2, 1), (2, 2), (3, 2), (4, 3)])
 def test_where_little_can_be_known_nobody_healthy_leaves(nodes: int, faults: int) -> None:
-    found = tally(nodes, faults, range(80))
+    found = tally(nodes, faults, range(40))
     assert not found.expelled and max(found.rounds) <= limits.CHECK_ROUNDS
 
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_each_kind_alone(kind: str) -> None:
-    found = tally(6, 2, range(8), (kind,))
+    found = tally(6, 2, range(5), (kind,))
     assert found.ok, "\n".join(found.shown)
 
 
