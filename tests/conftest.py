@@ -161,6 +161,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Fixed(config, log)
 
 
+SLOW_FILES = 80
 failures: dict[str, str] = {}
 seconds_of_files: dict[str, float] = collections.Counter()
 seconds_of_processes: dict[str, float] = collections.Counter()
@@ -176,6 +177,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in tiers.is_old(seconds_of_processes, seconds_of_files):
         terminalreporter.write_line(line)
+    if terminalreporter.config.option.durations:
+        terminalreporter.section("slowest files")
+        longest = sorted(seconds_of_files, key=lambda file: -seconds_of_files[file])[:SLOW_FILES]
+        for file in longest:
+            terminalreporter.write_line(f"{seconds_of_files[file]:.2f}s {file}")
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
