@@ -382,5 +382,7 @@ CHECK_AT_ODDS = 2
 """Two times of one thing that differ by more than this factor contradict each other."""
 CHECK_SILENT_SECONDS = 3_600.0
 """The time of a node that has failed, in the lines that users know."""
+CHECK_MOST_NS = 3_600 * SECOND
+"""A longer time in an answer is none."""
 CHECK_FRESH_NS = 3_600 * SECOND
 """A check of this age still says something about the hardware."""

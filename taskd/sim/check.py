@@ -84,7 +84,7 @@ def _compare(played: Played) -> None:
         fault = cluster.by_node.get(verdict.node)
         if fault is not None and fault.kind in BEGINS_LATER:
             after = [turn for turn in cluster.tested[verdict.node] if turn >= fault.begins]
-            if len(after) < 2 or after[0] >= report.turns - limits.CHECK_MORE_TURNS:
+            if fault.begins and (len(after) < 2 or after[0] >= report.turns - limits.CHECK_MORE_TURNS):
                 if verdict.finding not in (Finding.DOWN, Finding.UNDECIDED, Finding.HEALTHY):
                     played.wrong.append((fault.kind, f"node {verdict.node}, which left last, is called {verdict}"))
                 continue
@@ -134,7 +134,7 @@ def _compare_links(played: Played) -> None:
         if fault is None:
             if not loose & set(verdict.nodes) and verdict.harm is not Harm.UNDECIDED:
                 played.wrong.append(("", f"{verdict}"))
-        elif verdict.harm not in (harms[fault.kind], Harm.UNDECIDED):
+        elif verdict.harm not in (harms[fault.kind], Harm.UNDECIDED) or verdict.rail not in ("", fault.rail):
             played.wrong.append((fault.kind, f"{verdict}"))
     if len(cluster.nodes) <= limits.CHECK_ALL_PAIRS:
         for nodes, fault in cluster.by_link.items():

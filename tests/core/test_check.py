@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ import pytest
 from taskd.core import limits
 from taskd.core.check import lines
 from taskd.core.check.check import Check
-from taskd.core.check.facts import Answers, Contact, Outcome, SelfTest, Side
-from taskd.core.check.findings import Finding
+from taskd.core.check.facts import Answers, Contact, Outcome, SelfTest, Side, Turn, Way
+from taskd.core.check.findings import Finding, Report
 from taskd.core.check.pairs import facing, matching, turns
 from taskd.core.check.scale import scale
-from tests.core.check_nodes import Nodes, findings, harms, node
+from tests.core.check_nodes import MS, Nodes, findings, harms, node
 
 FOUR = (3, 7, 8, 20)
 SILENT, ENDED = {7: Contact.SILENT}, {7: Contact.ENDED}
@@ -106,6 +107,91 @@ def test_a_split_network_accuses_nobody() -> None:
     assert not report.leaving(True) and {one.harm.value for one in report.links} <= {"dead", "undecided"}
 
 
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 4), (2, 2, 2), (2, 2, 3), (2, 2, 2, 2), (3, 3), (5, 11)], ids=str)
+def test_small_parts_of_a_split_network_accuse_nobody(sizes: tuple[int, ...]) -> None:
+    part = [at for at, size in enumerate(sizes) for _ in range(size)]
+    ends = [(one, other) for other in range(len(part)) for one in range(other) if part[one] != part[other]]
+    nodes = Nodes(range(len(part)), links=[(one, other, rail) for one, other in ends for rail in ("red", "blue")])
+    assert not nodes.check().leaving(True)
+
+
+@pytest.mark.parametrize("heard", [2, 3, 7])
+def test_a_manager_that_is_cut_off_with_a_few_nodes_accuses_nobody(heard: int) -> None:
+    """The others do not hear them either, and the manager cannot know which part is at fault."""
+    nodes = Nodes(range(16), contacts=dict.fromkeys(range(heard, 16), Contact.SILENT), beside=0)
+    assert not nodes.check().leaving(True)
+
+
+class Stalled(Nodes):
+    """Node 7 does not answer for two turns."""
+
+    def answer(self, turn: Turn) -> Answers:
+        self.mute = [7] if len(self.turns) in (1, 2) else []
+        return super().answer(turn)
+
+
+def test_trouble_of_two_turns_is_nothing() -> None:
+    assert not Stalled(FOUR).check().leaving(True)
+    assert not Stalled(range(6, 22)).check().leaving(True)
+
+
+class Named(Nodes):
+    """Each node has a name of its own for its rail."""
+
+    def own(self, number: int) -> SelfTest:
+        return SelfTest("2.13.0", ((f"enp{number}", Way.OK),), self.work(number, number))
+
+    def side(self, number: int, _peer: int) -> Side | None:
+        return Side((), self.work(number, number), None, MS)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 3), FOUR, range(16)], ids=str)
+def test_nodes_whose_rails_all_have_other_names_stay(numbers: Any) -> None:
+    report = Named(numbers).check()
+    assert set(findings(report).values()) == {Finding.UNDECIDED} and not report.leaving(True)
+
+
+class Late(Nodes):
+    """The first words of some nodes about themselves get lost."""
+
+    lost: tuple[int, ...] = ()
+    asked = False
+
+    def check(self) -> Report:
+        """Check them; return the report."""
+        told = {number: self.own(number) for number in self.numbers if number not in self.lost}
+        check = Check(self.numbers, told, dict.fromkeys(self.numbers, Contact.HEARD))
+        while check.turn is not None:
+            self.turns.append(check.turn)
+            self.asked |= {*self.lost} <= {*check.turn.again}
+            check.take(self.answer(check.turn))
+        assert check.report is not None
+        return check.report
+
+
+def test_a_node_that_says_nothing_of_itself_is_asked_again() -> None:
+    nodes = Late(FOUR, torch={7: "2.12.1"})
+    nodes.lost = (7,)
+    assert findings(nodes.check()) == {7: Finding.UNLIKE} and nodes.asked
+
+
+def test_a_few_words_are_no_majority() -> None:
+    nodes = Late(range(10), torch={0: "2.12.0"} | dict.fromkeys(range(3, 10), "2.12.0"))
+    nodes.lost = tuple(range(3, 10))
+    report = nodes.check()
+    assert node(report, 0).finding is not Finding.UNLIKE, "most nodes have its version"
+
+
+def test_a_rail_that_comes_up_late_is_not_missing() -> None:
+    class Slow(Nodes):
+        def own(self, number: int) -> SelfTest:
+            self.lacks = {7: "blue"} if not self.turns else {}
+            return super().own(number)
+
+    report = Slow(FOUR).check()
+    assert not findings(report) and not harms(report)
+
+
 # ---- two and three nodes
 
 
@@ -187,6 +273,29 @@ def test_answers_that_were_not_asked_for_are_dropped() -> None:
     while check.turn is not None:
         check.take(Answers((strange, Outcome((1, 0), (None, None)), Outcome((0, 1), (Side(), Side()))), (), again))
     assert check.report is not None and not check.report.leaving(True)
+
+
+@pytest.mark.parametrize("time_ns", [10**400, -1, float("nan"), None, True])
+def test_an_answer_with_an_impossible_time_is_none(time_ns: Any) -> None:
+    class Odd(Nodes):
+        def side(self, number: int, peer: int) -> Side | None:
+            side = super().side(number, peer)
+            return replace(side, elapsed_ns=time_ns) if side is not None and number == 7 else side
+
+    nodes = Odd(FOUR)
+    assert findings(nodes.check()) == {7: Finding.DOWN}
+    assert all(0 < one <= 3600 for line in nodes.lines for one in line.values())
+
+
+def test_of_two_answers_the_first_counts() -> None:
+    class Twice(Nodes):
+        def answer(self, turn: Turn) -> Answers:
+            found = super().answer(turn)
+            self.torn = []
+            return replace(found, again=found.again * 2, contacts=found.contacts * 2)
+
+    nodes = Twice(FOUR, torn=[7])
+    assert findings(nodes.check()) == {7: Finding.UNDECIDED}, "it was said once"
 
 
 def test_everyone_meets_everyone_once() -> None:

@@ -7,7 +7,7 @@ what follows:
 
 - *A node answers nothing*: its answers count as missing once the turn's limit is over, and the other tests go on. Once
   it is found to be down, nobody waits for it any more.
-- *A node reports faults with everyone*: after three of them, nobody waits for it in this round.
+- *A node reports faults with everyone*: after CHECK_PARTNERS of them, nobody waits for it in this round.
 - *No node is cleared*: those who have not met yet meet.
 - *Answers to a test that was not asked for, or of a node that is not in it*: dropped. Of two answers the first counts.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from taskd.core import limits
-from taskd.core.check.facts import Answers, Contact, Outcome, SelfTest, Turn
+from taskd.core.check.facts import Answers, Contact, Outcome, SelfTest, Side, Turn
 from taskd.core.check.findings import Report
 from taskd.core.check.opinions import Opinions, weigh
 from taskd.core.check.own_words import OwnWords
@@ -67,15 +67,20 @@ class Check:
         for outcome in answers.outcomes:
             told.setdefault(pair(*outcome.nodes), outcome)
         for nodes in self.turn.pairs:
-            outcome = _ordered(told.get(nodes, Outcome(nodes, (None, None))))
+            outcome = _readable(_ordered(told.get(nodes, Outcome(nodes, (None, None)))))
             first, second = (self._own[node][-1].names if self._own[node] else None for node in nodes)
             self._tests.append(read(outcome, (first, second), (self._round, self._order)))
             self._met[nodes] = self._met.get(nodes, 0) + 1
-        heard = dict(answers.contacts)
+        heard: dict[int, Contact] = {}
+        for node, contact in answers.contacts:
+            heard.setdefault(node, contact)
         self._contacts = {node: heard.get(node, Contact.SILENT) for node in self.nodes}
+        again: dict[int, SelfTest] = {}
         for node, one in answers.again:
-            if node in self.turn.again:
-                self._own[node].append(one)
+            again.setdefault(node, one)
+        for node in self.turn.again:
+            if node in again:
+                self._own[node].append(again[node])
         self._number += 1
         self._order += 1
         self._next()
@@ -162,3 +167,16 @@ class Check:
 def _ordered(outcome: Outcome) -> Outcome:
     low, high = outcome.nodes
     return outcome if low < high else Outcome((high, low), (outcome.sides[1], outcome.sides[0]))
+
+
+def _readable(outcome: Outcome) -> Outcome:
+    """The same without answers whose times are none."""
+    sides = (side if side is not None and _is_possible(side) else None for side in outcome.sides)
+    return Outcome(outcome.nodes, (next(sides), next(sides)))
+
+
+def _is_possible(side: Side) -> bool:
+    works = (side.own, *([side.peer] if side.peer is not None else []))
+    times = [side.elapsed_ns, *(time_ns for work in works for time_ns in (work.compute_ns, work.memory_ns))]
+    times += [time_ns for leg in side.legs for time_ns in (leg.sent_ns, leg.received_ns)]
+    return all(type(time_ns) is int and 0 <= time_ns <= limits.CHECK_MOST_NS for time_ns in times)

@@ -39,8 +39,8 @@ class Groups:
     def untried(self, partners: Collection[int], able: Collection[int]) -> set[int]:
         """The nodes of groups that count and of which none of these partners is a member. `able`: those who can still
         be tested; the others make no group."""
-        left = (group & set(able) for group in self._groups if not group & set(partners))
-        return {one for group in left if len(group) >= self._least for one in group}
+        others = (group for group in self._groups if len(group) >= self._least and not group & set(partners))
+        return {one for group in others for one in group & set(able)}
 
     def bridges(self, free: Collection[int]) -> list[Pair]:
         """Pairs of free nodes that would join each other group to the largest one."""

@@ -5,13 +5,15 @@ guilty if all of its tests since its last good one are bad, with enough witnesse
 partner instead, since one that is bad in a while is bad luck. Failure modes, and what follows:
 
 - *Both nodes of a bad test are sick*: neither is a witness against the other, since nobody has cleared them.
-- *Trouble of a moment*: a node that can be heard has to be bad in two rounds.
+- *Trouble of a moment*: a node has to be bad in two rounds, unless its own host says that its probe has ended.
 - *A node goes silent after it has passed*: only what came after its last good test counts.
 - *A partner fails with several others now and then*: it is no witness.
 - *There are no witnesses* (two nodes; all but one sick): a node is guilty only if its own word, its host's or the
   manager's agrees with a partner's. Otherwise it stays open.
 - *The manager sits beside the only other witness*: the two see through the same network, so they are one witness.
-- *The network is split*: a node has to fail with nodes of each part (groups.py).
+- *The network is split*: a node has to fail with nodes of each part (groups.py). If more than half of the nodes would
+  be down, nobody is: it is the network.
+- *The manager is cut off, together with a few nodes*: if it hears less than half of the nodes, it is no witness.
 - *A report of the node is lost, and its partner says that all was well*: nobody takes the node for silent.
 - *More than half of the nodes seem slow, or two contradict each other about a time and neither lies*: nobody is guilty
   of being slow, since it is not known what is usual.
@@ -83,6 +85,8 @@ class Opinions:
                 found[node] = guilt
         if aspect.kind in _TIMES and 2 * len(found) > len(self.nodes):
             found = {}
+        if aspect == REACH and 2 * sum(1 for guilt in found.values() if guilt.own != "its host") > len(self.nodes):
+            found = {node: guilt for node, guilt in found.items() if guilt.own == "its host"}
         self.guilty.by[aspect] = found
 
     def _guilt(self, node: int, aspect: Aspect) -> Guilt | None:
@@ -119,7 +123,7 @@ class Opinions:
             return None
         if aspect.kind in _OF_LINKS and not own and self.groups.untried(partners, self.able - {node}):
             return None
-        if not (own and aspect == REACH and apart) and not _confirmed(cleared, aspect):
+        if not (own == "its host" and aspect == REACH and apart) and not _confirmed(cleared, aspect):
             return None
         if aspect.kind in _TIMES and self._disputed(node, aspect):
             return None
@@ -137,10 +141,11 @@ class Opinions:
             contact = self.contacts.get(node, Contact.SILENT)
             if contact is Contact.ENDED:
                 return "its host"
-            unheard = all(one.test.side(node) is None for one in bad)
-            if contact is Contact.SILENT and unheard:
-                return "the manager"
-            return "its agent" if unheard else ""
+            if any(one.test.side(node) is not None for one in bad):
+                return ""
+            if contact is Contact.HEARD:
+                return "its agent"
+            return "the manager" if self._manager_hears else ""
         if aspect.kind is Kind.RAIL:
             own = self.views.own.get(node, ())
             return "itself" if own and dict(own[-1].rails).get(aspect.rail, Way.OK) is not Way.OK else ""
@@ -172,6 +177,12 @@ class Opinions:
                 if later and not self._explained(one, node, aspect):
                     found.append(one)
         return found
+
+    @property
+    def _manager_hears(self) -> bool:
+        """Whether the manager hears half of the nodes. Otherwise it may be cut off itself, with a few of them."""
+        silent = sum(1 for node in self.nodes if self.contacts.get(node, Contact.SILENT) is Contact.SILENT)
+        return 2 * silent <= len(self.nodes)
 
     @property
     def able(self) -> set[int]:

@@ -5,6 +5,8 @@ Here a node accuses itself, so no partner has to be cleared first. Failure modes
 - *A product was wrong once, and never again*: one witness is not enough. The node is undecided, and stays.
 - *A wrong product is not admitted*: the node and its partner contradict each other, which opinions.py weighs.
 - *As many nodes have one version of torch as another*: nobody knows which one is meant. All of them are undecided.
+- *A node has said nothing of itself*: it is asked again. Until it answers, it is undecided.
+- *A rail is missing*: it may have come up late, so the node is asked again.
 - *The ranks of a node cannot exchange data with each other*: only the node itself can see that, so it has to say so
   twice.
 
@@ -36,8 +38,11 @@ class OwnWords:
         versions = Counter(said[-1].torch for said in own.values() if said)
         self._versions = versions.most_common(2)
         rails = Counter(rail for said in own.values() if said for rail in set(said[-1].names))
-        told = sum(1 for said in own.values() if said)
-        self._usual_rails = sorted(rail for rail, count in rails.items() if 2 * count > told)
+        self._told = sum(1 for said in own.values() if said)
+        self._is_enough = 2 * self._told >= len(nodes)
+        """Whether so many have told something that it stands for all nodes."""
+        self.usual_rails = sorted(rail for rail, count in rails.items() if self._is_enough and 2 * count > self._told)
+        """The rails that most nodes have."""
 
     def wrong(self, node: int) -> list[str]:
         """Who says that a product of this node was wrong, each once, in their order."""
@@ -62,20 +67,31 @@ class OwnWords:
     @property
     def most(self) -> str:
         """The version of torch that more than half of the nodes have. Empty: there is none."""
-        count = sum(1 for said in self._own.values() if said)
         version, most = self._versions[0] if self._versions else ("", 0)
-        return version if 2 * most > count else ""
+        return version if self._is_enough and 2 * most > self._told else ""
 
     def missing(self, node: int) -> list[str]:
-        """The rails that most nodes have and this one has not."""
-        said = self._own.get(node)
-        return [rail for rail in self._usual_rails if said and rail not in said[-1].names]
+        """The rails that most nodes have, and that this one has not, by its own word, twice."""
+        said = self._own.get(node, ())
+        return self._lacks(node) if len(said) >= limits.CHECK_GOOD else []
+
+    def _lacks(self, node: int) -> list[str]:
+        """The rails that most nodes have and this one has never named."""
+        named = {rail for one in self._own.get(node, ()) for rail in one.names}
+        return [rail for rail in self.usual_rails if rail not in named]
+
+    def told(self, node: int) -> bool:
+        """Whether the node has said anything of itself."""
+        return bool(self._own.get(node))
 
     def open(self, node: int) -> bool:
         """Whether the node should test itself once more."""
         said = self._own.get(node)
-        if not said or len(said) > limits.CHECK_GOOD:
+        if not said:
+            return True
+        if len(said) > limits.CHECK_GOOD:
             return False
         broken = any(way is not Way.OK for _, way in said[-1].rails)
         doubted = bool(self._wrong[node]) and not self.computes_wrongly(node)
-        return broken or doubted or self.torn(node) == 1
+        lacking = len(said) < limits.CHECK_GOOD and bool(self._lacks(node))
+        return broken or doubted or lacking or self.torn(node) == 1

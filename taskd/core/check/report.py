@@ -162,10 +162,14 @@ def _unproved(suspects: Suspects, node: int) -> tuple[Finding, str, tuple[str, .
     strangers = {test.partner(node) for test in alone}
     if len(strangers) >= limits.CHECK_GOOD and not any(test.lines for test in alone):
         reason = f"it has no rail in common with {node_words(strangers)}"
+        if not words.usual_rails:
+            return Finding.UNDECIDED, f"{reason}, and no rail is one that most nodes have", ()
         return Finding.UNLIKE, reason, ("itself", *_of(sorted(strangers)))
     for aspect in suspects.open_in(node):
         if not opinions.mostly_good(node, aspect):
             return Finding.UNDECIDED, _open_words(opinions.unexplained(node, aspect), aspect, good), ()
+    if not words.told(node):
+        return Finding.UNDECIDED, "it has said nothing of itself", ()
     if len(suspects.nodes) == 1:
         return Finding.HEALTHY, "it says so itself; there is no other node", ("itself",)
     witnesses = (*_of(good[:_MOST]), *(["itself"] if len(good) < 2 else []))

@@ -32,7 +32,8 @@ class Suspects:
         """The nodes of which only good is known: they are partners for the others."""
         passed = {node for node in nodes if self._passed(node) and node not in opinions.guilty.sick}
         self._hopeful = passed if self.clean else {node for node in nodes if not opinions.guilty.find(node, REACH)}
-        self.doubted = [node for node in nodes if words.open(node) and not opinions.guilty.find(node, REACH)]
+        asked = set(nodes) - opinions.unheard
+        self.doubted = [node for node in sorted(asked) if words.open(node) and not opinions.guilty.find(node, REACH)]
         """The nodes that should test themselves again."""
 
     def partners(self, node: int, taken: Collection[Pair], met: Mapping[Pair, int]) -> list[int]:
