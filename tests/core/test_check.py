@@ -32,7 +32,11 @@ def test_clean_nodes_are_healthy_after_one_round_or_two(numbers: Any) -> None:
 @pytest.mark.parametrize(
     ("faults", "finding", "words"),
     [
-        ({"contacts": SILENT}, Finding.DOWN, "the manager hears nothing of it, and it answers nodes 3 and 8 no more"),
+        (
+            {"contacts": SILENT},
+            Finding.DOWN,
+            "the manager hears nothing of it, and it answers nodes 3, 8 and 20 no more",
+        ),
         ({"contacts": ENDED}, Finding.DOWN, "its own host says that its probe has ended"),
         ({"mute": [7]}, Finding.DOWN, "its agent is there and its probe hangs"),
         (
@@ -283,7 +287,7 @@ def test_an_answer_with_an_impossible_time_is_none(time_ns: Any) -> None:
             return replace(side, elapsed_ns=time_ns) if side is not None and number == 7 else side
 
     nodes = Odd(FOUR)
-    assert findings(nodes.check()) == {7: Finding.DOWN}
+    assert findings(nodes.check()) == {7: Finding.UNDECIDED}, "its partners say that all was well"
     assert all(0 < one <= 3600 for line in nodes.lines for one in line.values())
 
 

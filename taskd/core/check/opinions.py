@@ -90,6 +90,9 @@ class Opinions:
         self.guilty.by[aspect] = found
 
     def _guilt(self, node: int, aspect: Aspect) -> Guilt | None:
+        silent = self.contacts.get(node, Contact.SILENT) is Contact.SILENT
+        if silent and aspect.kind in _OF_LINKS and not self._manager_hears:
+            return None
         recent = self._recent(node, aspect)
         bad = [one for one in recent if not self.guilty.worthless(one.partner, one, aspect)]
         if not bad:
