@@ -84,7 +84,10 @@ def _calls_at(loop: ast.For) -> set[str]:
 def _around_steps(node: ast.AST) -> Iterator[ast.AST]:
     """Return the parts of a loop's header, but not those of `session.steps(list(zip(inputs, targets)))`."""
     yield node
-    for part in () if _name(node) == "steps" else ast.iter_child_nodes(node):
+    inner = (part for part in ast.walk(node) if part is not node)
+    if _name(node) == "steps" and not any(_name(part) == "steps" for part in inner):
+        return  # a function around it may have the same name: steps(enumerate(session.steps()))
+    for part in ast.iter_child_nodes(node):
         yield from _around_steps(part)
 
 

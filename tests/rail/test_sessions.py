@@ -11,7 +11,7 @@ import pytest
 from tests import sanitized
 from tests.patience import BUILD_S
 
-PARTS_SEEDS = 10
+PARTS_SEEDS = 4
 
 
 def run(kind: str, seeds: int, which: str) -> None:

@@ -31,8 +31,9 @@ sys.exit(main())
 """taskd-run, which does not wait for long for a manager that is configured."""
 NOBODY = "192.0.2.1"
 """No host has this address."""
-TRAINS = (str(ROOT / "samples" / "train_ddp.py"), "--steps", "400", "--log-every", "10", "--width", "16")
+TRAINS = (str(ROOT / "samples" / "train_ddp.py"), "--steps", "200", "--log-every", "10", "--width", "16")
 Start = Callable[..., Launched]
+_calm: list[str] = []
 
 pytestmark = pytest.mark.slow
 
@@ -58,10 +59,12 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
 
 @pytest.fixture
 def calm(start: Start) -> list[str]:
-    """Return the weights of the undisturbed run."""
-    with start(("-m", "taskd.run")) as job:
-        job.end()
-    return job.said("weights")
+    """Return the weights of the undisturbed run. It runs once for all tests of this file."""
+    if not _calm:
+        with start(("-m", "taskd.run")) as job:
+            job.end()
+        _calm.extend(job.said("weights"))
+    return _calm
 
 
 def kill(job: Launched) -> None:

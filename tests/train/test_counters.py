@@ -194,6 +194,7 @@ def test_what_is_emptied_before_it_is_used_is_not_handed_on(body: str, carries: 
         ("step in session.steps([*enumerate(n)])", False, True),
         ("i, step in enumerate(session.steps([*zip(n, other)]))", True, True),
         ("i, step in zip(count(), session.steps(n))", True, False),
+        ("i, step in steps(zip(count(), session.steps(n)))", True, False),
         ("i, step in enumerate(logged(session.steps(n)))", True, True),
     ],
 )

@@ -209,6 +209,7 @@ NAMED = [
 """The code before the loop, the code in the loop, and the name that is reported as handed on."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("before", "body", "name"), NAMED)
 def test_what_a_loop_hands_on_is_named(before: str, body: str, name: str) -> None:
     said = run(built(LOOP, before, body)).said
@@ -382,6 +383,7 @@ HEALTHY = [
 """The code before the loop and the code in the loop."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("before", "body"), HEALTHY)
 def test_a_healthy_loop_is_left_in_peace(before: str, body: str) -> None:
     assert run(built(LOOP, before, body)).said == []
@@ -427,12 +429,14 @@ HEALTHY_OF_OBJECTS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("before", "body", "name"), NAMED_OF_OBJECTS)
 def test_what_a_method_hands_on_is_named(before: str, body: str, name: str) -> None:
     said = run(built(METHOD, before, body)).said
     assert said and f"hands {name} on from step to step" in said[0], said
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("before", "body"), HEALTHY_OF_OBJECTS)
 def test_a_healthy_trainer_is_left_in_peace(before: str, body: str) -> None:
     assert run(built(METHOD, before, body)).said == []

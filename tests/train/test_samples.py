@@ -46,9 +46,9 @@ def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
 @pytest.mark.parametrize(
     ("sample", "ranks", "words", "line", "kills"),
     [
-        ("train_hsdp", 4, "--steps 100", "step 20", (3,)),
-        ("train_function", 2, "--steps 400", "step 20", (1, 0)),
-        ("train_epochs", 2, "--steps 150 --checkpoint {folder}/last.pt", "epoch 0: ", (1, 0)),
+        ("train_hsdp", 4, "--steps 50", "step 20", (3,)),
+        ("train_function", 2, "--steps 200", "step 20", (1, 0)),
+        ("train_epochs", 2, "--steps 90 --checkpoint {folder}/last.pt", "epoch 0: ", (1, 0)),
     ],
 )
 def test_a_sample_heals(run: Run, sample: str, ranks: int, words: str, line: str, kills: tuple[int, ...]) -> None:
