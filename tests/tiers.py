@@ -159,6 +159,8 @@ SECONDS = {
     "tests/trust/test_hsdp.py": 22,
     "tests/train/test_session_loops.py": 30,
     "tests/trust/test_counted.py": 29,
+    "tests/train/test_others.py": 12,
+    "tests/trust/test_kept.py": 10,
     "tests/train/test_heal_bad_input.py": 29,
     "tests/sim/test_broken.py": 15,
     "tests/trust/test_raising.py": 27,

@@ -82,14 +82,16 @@ class Around:
         things = [(prefix + name, value) for prefix, values in found for name, value in values.items()]
         return [(name, value) for name, value in things if packed(value) is None]
 
-    def uses(self, known: Set[int] = frozenset()) -> list[Thing]:
+    def uses(self, known: Set[int] = frozenset(), but: Set[str] = frozenset()) -> list[Thing]:
         """Return what a turn of the loops finds and uses, of any kind, and the code that may run there. Nothing inside
-        of known objects is returned."""
+        of known objects is returned. `but`: names of things that are not needed."""
         things = list[Thing]()
         for way in self._ways():
-            found = reached(way.script.rooted(way.sets.uses), known)
+            uses = [place for place in way.sets.uses if way.prefix + place.text not in but] if but else way.sets.uses
+            found = reached(way.script.rooted(uses), known)
             things += [(way.prefix + name, value) for name, value in found.items()]
-            named = way.script.everything(way.sets.names, frozenset())
+            names = [place for place in way.sets.names if place.text not in but] if but else way.sets.names
+            named = way.script.everything(names, frozenset())
             shared = {*way.script.loop[0].co_cellvars} - {
                 place.root for place in (*way.sets.places, *way.sets.goes_over)
             }

@@ -99,12 +99,21 @@ class Loop(NamedTuple):
     """The places, or the lists and dicts that they are in, at which a step may find what another step has gathered."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
+    shares_locals: bool = False
+    """Whether its function calls locals(): reading its frame would change what that has returned."""
+    guards: tuple[Place, ...] = ()
+    """Flags that guard what is done only once."""
     numbers: bool = False
     """Whether its header numbers the steps, as enumerate() does, and the loop uses the numbers."""
     settable: bool = True
     """Whether only enumerate() numbers them."""
     enumerated: str = ""
     """The variable that enumerate() counts in its header."""
+
+    @property
+    def moved_unseen(self) -> set[str]:
+        """The numbers in other places that it uses, and only code that is not followed can move."""
+        return {one.text for one in self.counts.places if not any(one.touches(other) for other in self.written)}
 
     def moves(self, name: str) -> bool:
         """Whether its statements may set this counter."""
@@ -205,6 +214,8 @@ def of_loop(
         found=finds,
         rows=tuple(_unlike(filter(None, map(row_of, (carried | perhaps) - hidden)))[:_MOST_ROWS]),
         written=_by_text(hopeful.written | other.written),
+        shares_locals=shares,
+        guards=_by_text(hopeful.guards | other.guards),
         numbers=any(place.root in beside for flow in flows for place in flow.track.leads()),
         settable=settable,
         enumerated=numbered(node),

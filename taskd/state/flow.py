@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from taskd.state.conditions import Conditions
 from taskd.state.expressions import ITEM, Ends, Expressions, changes, locals_of, name_of
+from taskd.state.guards import Guards
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES, Node
@@ -47,6 +48,9 @@ class Flow:
         """Places that it sets or changes in place."""
         self.found = set[Place]()
         """Places that it finds already set when it begins, and whose values have an effect."""
+        self._guards = Guards(self.values)
+        self.guards = set[Place]()
+        """Places that guard what it does only once."""
         self.computes = set[Place]()
         """Places that a step finds as another step has left them, and that have an effect in this function."""
 
@@ -59,7 +63,7 @@ class Flow:
                 self.values.store(loop.target)
             self._follow(loop.body)
         self.counted = {one for one in self.track.counted_apart() if LOCAL not in one.root and not is_variable(one)}
-        self.written = set(self.track.written)
+        self.written, self.guards = set(self.track.written), self._guards.found
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
         exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
@@ -95,11 +99,13 @@ class Flow:
         """Follow the body of a called function. Return what is ready at its returns, and whether its end is never
         reached."""
         breaks, rests, self._breaks, self.conditions.rests = self._breaks, self.conditions.rests, [], []
+        early = self._guards.enter()
         ends = list[set[Place]]()
         self._returns.append((sink, ends))
         self._follow(block)
         self._returns.pop()
         self._breaks, self.conditions.rests = breaks, rests
+        self._guards.leave(early)
         return ends, _leaves(block)
 
     @property
@@ -183,6 +189,8 @@ class Flow:
         sink = self.conditions.sink_of([*(one for block in blocks for one in block), *last])
         for test in tests:
             self.values.read(test, sink)
+        for test, block in zip(tests, blocks, strict=True):
+            self._guards.look_at(test, block)
         condition = ast.dump(statement.test)
         given = self.track.given(condition) if self.hopeful else set[Place]()
         before = set(self.track.ready)
@@ -276,6 +284,7 @@ class Flow:
                 self.track.changes(place, alters=not isinstance(statement.op, (ast.Add, ast.Sub)))
             return
         found = [*pairs(statement)]
+        self._guards.sets(statement)
         for target, value in found:
             self.values.read(value, self.values.sink(target))
         for target, value in found:

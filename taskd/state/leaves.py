@@ -13,18 +13,20 @@ of others are searched. No code of the script is run.
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import functools
 import gc
 import os
 import sys
+import threading
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,7 +36,9 @@ from taskd.state.sources import passed_over
 
 Thing = tuple[str, Any]
 """A name in the script, and what is there."""
-_Part = tuple[str, Any, Spot | None]
+At = tuple[Any, Any]
+"""The object in which a value is stored, and the name or key of the value there."""
+_Part = tuple[str, Any, At | None]
 """A name and a value that were found inside something else, and where the value is stored."""
 NONE: Set[Any] = frozenset()
 
@@ -45,8 +49,19 @@ _MOST = 4096
 """At most this many objects are looked at in all."""
 _LONG = 1 << 16
 """Of a container with more items only some are looked at, unless it is a list of numbers."""
-_HOLD = (types.SimpleNamespace, Mapping, list, tuple, set, deque)
+_HOLD = (types.SimpleNamespace, threading.local, Mapping, list, tuple, set, deque)
 """Types of other packages whose objects hold what a script has put there."""
+_READ_WHOLE: tuple[Any, ...] = (
+    type,
+    MethodType,
+    functools.partial,
+    ModuleType,
+    contextvars.ContextVar,
+    Mapping,
+    list,
+    tuple,
+    deque,
+)
 _BEHIND = {classmethod: "__func__", staticmethod: "__func__", property: "fget", functools.cached_property: "func"}
 _Cached = type(lru_cache(lambda: None))
 _FLAGS = frozenset(packed(value) for value in (True, False, None))
@@ -59,20 +74,79 @@ GONE = b""
 def leaves_of(things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE) -> Noted:
     """Return the plain values in these things, by name. `known`: ids of objects that are restored in another way.
     `but`: what to leave out: ids of objects, spots, and names of things."""
-    noted, seen = Noted(), {one for one in but if type(one) is int}
-    todo = deque((name, value, _DEPTH) for name, value in things if name not in but)
+    return {one.name: one.data for one in met_in(things, known, but) if one.data is not None}
+
+
+class Leaf(NamedTuple):
+    """A plain value."""
+
+    data: bytes
+    value: Any
+    at: At | None
+    """Where it is stored. None: it is one of the things themselves."""
+
+
+def stored_leaves(things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE) -> dict[str, Leaf]:
+    """Return the same values, each with the place where it is stored, but not what caches remember."""
+    met = met_in(things, known, but, caches=False)
+    return {one.name: Leaf(one.data, one.value, one.at) for one in met if one.data is not None}
+
+
+class Met(NamedTuple):
+    """Something that the search has met."""
+
+    name: str
+    part: str
+    """Its name as a part of its owner. Two parts of different owners may have the same."""
+    value: Any
+    at: At | None
+    data: bytes | None
+    """The plain value. None: it is not plain, and has been searched."""
+    owner: int
+    """The id of the object whose part it is. Zero: it is one of the things."""
+
+
+def met_in(
+    things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE, caches: bool = True
+) -> Iterator[Met]:
+    """Search these things, the nearest parts first. `caches`: also what the script's caches remember."""
+    taken, seen = dict[str, tuple[Spot | None, bytes]](), {one for one in but if type(one) is int}
+    todo = deque[tuple[str, Any, At | None, int, int]](
+        (name, value, None, 0, _DEPTH) for name, value in things if name not in but
+    )
     while todo and len(seen) < _MOST:
-        name, value, depth = todo.popleft()
+        name, value, at, owner, depth = todo.popleft()
         if not is_scalar(value):
             if id(value) in seen:
                 continue
             seen.add(id(value))
-        if (data := packed(_shortened(value))) is not None:
-            noted[name if noted.get(name, data) == data else f"{name}, too"] = data
+        if (data := plain(value)) is not None:
+            own, place = name, None if at is None else (id(at[0]), at[1])
+            while _is_another(taken.setdefault(own, (place, data)), (place, data)):
+                own += ", too"
+            yield Met(own, name, value, at, data, owner)
         elif depth:
-            parts = _of_class(value) if id(value) in known else _parts(name, value)
-            todo += [(part, item, depth - 1) for part, item, spot in parts if spot not in but]
-    return noted
+            yield Met(name, name, value, at, None, owner)
+            cached = not caches and issubclass(type(value), _Cached)
+            parts = [(name, value.__wrapped__, None)] if cached else parts_of(name, value, known, but)
+            todo += [(part, item, place, id(value), depth - 1) for part, item, place in parts]
+
+
+def _is_another(one: tuple[Spot | None, bytes], other: tuple[Spot | None, bytes]) -> bool:
+    """Whether these are two variables of the same name. Where one of them is may be unknown."""
+    return one[1] != other[1] if None in (one[0], other[0]) else one[0] != other[0]
+
+
+def parts_of(name: str, one: Any, known: Set[int], but: Set[int | str | Spot]) -> Iterator[_Part]:
+    """Return what is stored in an object of this name."""
+    for part in _of_class(one) if id(one) in known else _parts(name, one):
+        if (place := part[2]) is None or (id(place[0]), place[1]) not in but:
+            yield part
+
+
+def plain(value: Any) -> bytes | None:
+    """Return a plain value, or a digest of it. None: it is not plain."""
+    return packed(_shortened(value))
 
 
 def code_of(name: str, value: Any) -> Iterator[Thing]:
@@ -126,6 +200,8 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
         yield from _of_function(name, one)
     elif issubclass(kind, MethodType):
         yield from ((name, one.__self__, None), (name, one.__func__, None))
+    elif kind is contextvars.ContextVar:
+        yield name, one.get(None), (one, "value")
     elif kind in _BEHIND:
         yield name, getattr(one, _BEHIND[kind]), None
     elif issubclass(kind, functools.partial):
@@ -136,7 +212,7 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
     elif issubclass(kind, type):
         yield from _of_a_class(name, one)
     elif one is os.environ:
-        yield from ((f"{name}[{key!r}]", value, (id(one), key)) for key, value in [*os.environ.items()])
+        yield from ((f"{name}[{key!r}]", value, (one, key)) for key, value in [*os.environ.items()])
     elif issubclass(kind, torch.nn.Module):
         yield from _of_module(name, one)
     elif not issubclass(kind, ModuleType):
@@ -147,21 +223,27 @@ def _of_object(name: str, one: Any) -> Iterator[_Part]:
     kind = type(one)
     if issubclass(kind, dict):
         keys = filter(is_scalar, islice([*dict.keys(one)], _LOOKED_AT))
-        yield from ((f"{name}[{key!r}]", dict.get(one, key), (id(one), key)) for key in keys)
+        yield from ((f"{name}[{key!r}]", dict.get(one, key), (one, key)) for key in keys)
     elif issubclass(kind, (list, tuple, deque)):
         items = enumerate(islice([*_iterated(one)], _LOOKED_AT))
-        yield from ((f"{name}[{at}]", item, (id(one), at)) for at, item in items)
-    if _is_the_scripts(kind) or issubclass(kind, _HOLD) or dataclasses.is_dataclass(kind) or _is_bare(kind):
-        yield from ((f"{name}.{attribute}", item, (id(one), attribute)) for attribute, item in space_of(one).items())
+        yield from ((f"{name}[{at}]", item, (one, at)) for at, item in items)
+    if _has_attributes(kind):
+        space = [*space_of(one).items()]  # another thread may add to it
+        yield from ((f"{name}.{attribute}", item, (one, attribute)) for attribute, item in space)
         yield from _slots(name, one)
     yield from _of_class(one)
+
+
+def _has_attributes(kind: type) -> bool:
+    """Whether the attributes of such objects are searched."""
+    return is_the_scripts(kind) or issubclass(kind, _HOLD) or dataclasses.is_dataclass(kind) or _is_bare(kind)
 
 
 def _of_module(name: str, one: torch.nn.Module) -> Iterator[_Part]:
     space = space_of(one)
     for attribute, item in (*space.items(), *space.get("_modules", {}).items()):
         if not attribute.startswith("_") and attribute != _OF_TORCH:
-            yield f"{name}.{attribute}", item, (id(one), attribute)
+            yield f"{name}.{attribute}", item, (one, attribute)
     yield from _of_class(one)
 
 
@@ -171,38 +253,43 @@ def _iterated(one: Any) -> Iterator[Any]:
 
 
 def _slots(name: str, one: Any) -> Iterator[_Part]:
-    for kind in type(one).__mro__:
-        for attribute, slot in vars(kind).items():
-            if type(slot) is types.MemberDescriptorType and _is_the_scripts(kind):
-                try:
-                    yield f"{name}.{attribute}", slot.__get__(one), (id(one), attribute)
-                except AttributeError:  # the slot is still empty
-                    continue
+    for attribute, slot in _slots_of(type(one)):
+        try:
+            yield f"{name}.{attribute}", slot.__get__(one), (one, attribute)
+        except AttributeError:  # the slot is still empty
+            continue
+
+
+def _slots_of(kind: type) -> Iterator[tuple[str, types.MemberDescriptorType]]:
+    for one in filter(is_the_scripts, kind.__mro__):
+        for attribute, slot in vars(one).items():
+            if type(slot) is types.MemberDescriptorType:
+                yield attribute, slot
 
 
 def _of_class(one: Any) -> Iterator[_Part]:
     """Return the class of an object, if the script defines it."""
     kind = type(one)
-    if _is_the_scripts(kind):
+    if is_the_scripts(kind):
         yield kind.__qualname__, kind, None
 
 
 def _of_a_class(name: str, one: type) -> Iterator[_Part]:
     for kind in one.__mro__:
-        if _is_the_scripts(kind):
+        if is_the_scripts(kind):
             named = name if kind is one else kind.__qualname__
             for attribute, item in [*vars(kind).items()]:
                 if not attribute.startswith("__") or type(item) is FunctionType:
-                    yield f"{named}.{attribute}", item, (id(kind), attribute)
+                    yield f"{named}.{attribute}", item, (kind, attribute)
 
 
 def _of_function(name: str, one: FunctionType) -> Iterator[_Part]:
-    for attribute, item in vars(one).items():
-        yield name if attribute == "__wrapped__" else f"{name}.{attribute}", item, (id(one), attribute)
+    for attribute, item in [*vars(one).items()]:
+        yield name if attribute == "__wrapped__" else f"{name}.{attribute}", item, (one, attribute)
     cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=False)
     for free, cell in cells:
         try:
-            yield f"{name}.{free}", cell.cell_contents, (id(cell), None)
+            yield f"{name}.{free}", cell.cell_contents, (cell, None)
         except ValueError:  # the cell is still empty
             continue
     if passed_over(one.__code__.co_filename, one.__code__.co_name):
@@ -218,11 +305,80 @@ def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
     for name in names:
         value = space.get(name)
         if not issubclass(type(value), ModuleType):
-            yield name, value, (id(space), name)
+            yield name, value, (space, name)
         elif _is_a_scripts_file(value):
             other = vars(value)
             there = [attribute for attribute in names if attribute in other]
-            yield from ((f"{name}.{attribute}", other[attribute], (id(other), attribute)) for attribute in there)
+            yield from ((f"{name}.{attribute}", other[attribute], (other, attribute)) for attribute in there)
+
+
+def may_hold(one: Any) -> bool:
+    """Whether values may be stored in this object, now or later. Functions hold only what they name."""
+    kind = type(one)
+    return (
+        issubclass(kind, torch.nn.Module)
+        or (not issubclass(kind, type) and _has_attributes(kind))
+        or is_the_scripts(one if issubclass(kind, type) else kind)
+    )
+
+
+def reader_of(one: Any) -> Callable[[Any], list[Any]]:
+    """Return a function that reads quickly all values in such an object on which its parts depend, and its class."""
+    kind = type(one)
+    if issubclass(kind, FunctionType):
+        names = () if passed_over(one.__code__.co_filename, one.__code__.co_name) else _names(one.__code__)
+        files = [vars(found) for name in names if _is_a_scripts_file(found := one.__globals__.get(name))]
+        others = [(space, name) for space in files for name in names]
+        return functools.partial(_read_function, names, others)
+    if issubclass(kind, torch.nn.Module):
+        return _read_module
+    if issubclass(kind, type):
+        return functools.partial(_read_a_class, [vars(base) for base in one.__mro__ if is_the_scripts(base)])
+    if issubclass(kind, _Cached):
+        return _read_cached
+    if kind is dict and len(one) <= _LOOKED_AT:
+        return _read_dict
+    if not issubclass(kind, _READ_WHOLE) and _has_attributes(kind) and not any(_slots_of(kind)):
+        return _read_attributes
+    return _read_parts
+
+
+def _read_function(names: tuple[str, ...], others: list[tuple[dict[str, Any], str]], one: FunctionType) -> list[Any]:
+    read = [one.__code__, *vars(one).values(), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+    read += map(one.__globals__.get, names)
+    read += [space.get(name) for space, name in others]
+    for cell in one.__closure__ or ():
+        try:
+            read.append(cell.cell_contents)
+        except ValueError:  # the cell is still empty
+            read.append(GONE)
+    return read
+
+
+def _read_module(one: torch.nn.Module) -> list[Any]:
+    space = space_of(one)
+    return [type(one), *space, *space.values(), *space.get("_modules", {}).values()]
+
+
+def _read_a_class(spaces: list[Mapping[str, Any]], one: type) -> list[Any]:
+    return [type(one), *(item for space in spaces for item in (*space, *space.values()))]
+
+
+def _read_cached(one: Any) -> list[Any]:
+    return [type(one), one.__wrapped__]
+
+
+def _read_dict(one: dict[Any, Any]) -> list[Any]:
+    return [type(one), *one, *one.values()]
+
+
+def _read_attributes(one: Any) -> list[Any]:
+    space = space_of(one)
+    return [type(one), *space, *space.values()]
+
+
+def _read_parts(one: Any) -> list[Any]:
+    return [type(one), *(item for _, item, _ in _parts("", one))]
 
 
 @lru_cache(maxsize=1024)
@@ -241,7 +397,8 @@ def _remembered(one: Any) -> Iterator[Any]:
         yield from ([*dict.values(held)] if type(held) is dict else [held])
 
 
-def _is_the_scripts(kind: type) -> bool:
+def is_the_scripts(kind: type) -> bool:
+    """Whether the script defines this class."""
     return _is_a_scripts_file(sys.modules.get(kind.__module__))
 
 

@@ -21,6 +21,7 @@ from taskd.state import fully_sharded, rng, shards, tree
 from taskd.state.attributes import Own
 from taskd.state.averages import Averages
 from taskd.state.fully_sharded import Unreduced
+from taskd.state.inside import inside_of
 from taskd.state.modules import Modules, Noted
 from taskd.state.places import Spot
 from taskd.state.replica import Replica
@@ -81,6 +82,7 @@ class LocalState:
 
     def __post_init__(self) -> None:
         self.variables.known = self.known
+        self.variables.others.looks_inside = lambda: inside_of(self.replica.models, self.replica.optimizers)
 
     def known(self) -> set[int]:
         """Return the ids of the objects whose contents are put back."""

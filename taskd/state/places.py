@@ -8,6 +8,7 @@ puts back anyway (`known`, by id, and torch modules) are left out, with all that
 from __future__ import annotations
 
 import re
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
@@ -130,10 +131,10 @@ class Place:
             yield from (name for name, _ in filter(None, [self.reached(root)]))
 
     def put(self, root: Any, value: Any) -> None:
-        """Set it to this value, if it holds a number or is an item of a dict."""
+        """Set it to this value, if it holds a number or None, or is an item of a dict."""
         *path, (is_attribute, _) = self.path
         in_dict = not is_attribute and issubclass(type(_follow(root, path, frozenset())), dict)
-        if in_dict or type(self.found(root)) in NUMBERS:
+        if in_dict or may_be_replaced(self.found(root)):
             self.set(root, value)
 
     def set(self, root: Any, value: Any) -> None:
@@ -155,6 +156,11 @@ class Place:
             dict.__setitem__(owner, name, value)
         elif issubclass(type(owner), list) and type(name) is int and -len(owner) <= name < len(owner):
             list.__setitem__(owner, name, value)
+
+
+def may_be_replaced(value: Any) -> bool:
+    """Whether a number may take the place of this value. It may be None before the first step."""
+    return value is None or type(value) in NUMBERS
 
 
 def reached(rooted: Iterable[tuple[Place, Any]], known: Set[int] = frozenset()) -> dict[str, Any]:
@@ -209,7 +215,8 @@ def attribute_of(found: Any, name: str) -> Any:
 def space_of(found: Any) -> dict[str, Any]:
     """Return an object's `__dict__`. An object that has none, or provides its own kind, gives an empty dict."""
     try:
-        space = object.__getattribute__(found, "__dict__")
+        owner = threading.local if issubclass(type(found), threading.local) else object
+        space = owner.__getattribute__(found, "__dict__")
     except (AttributeError, TypeError):
         return {}
     return space if type(space) is dict else {}

@@ -167,11 +167,19 @@ class Reach:
                 value, owner = _of_class(type(value), "__call__"), place
         if type(value) is staticmethod:
             value, owner = value.__func__, None
+        elif type(value) is classmethod and isinstance(function, ast.Attribute):
+            value, owner = value.__func__, self._class_of(names.place(place_of(function.value)))
         found_function = unwrapped(value)
         if found_function is None:
             return None
         node = node_of(found_function.__code__, found_function.__globals__)
         return Called(found_function, node, owner, names.place(place_of(function))) if isinstance(node, Node) else None
+
+    def _class_of(self, place: Place | None) -> Place | None:
+        """Return the place of a class, or of an object's class."""
+        if place is None or issubclass(type(self._at(place)), type):
+            return place
+        return Place(f"{place.text}.__class__", place.root, (*place.path, (True, "__class__")), place.module)
 
     def behind_properties(self, place: Place) -> Place:
         """Return the place behind properties of the script that only return an attribute."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from taskd.state import counters
 from taskd.state.counters import Counters, Loop
-from taskd.state.places import NOTHING, NUMBERS, Place
+from taskd.state.places import NOTHING, NUMBERS, Place, Spot, may_be_replaced
 from taskd.state.plain import filled
 from taskd.state.results import Caller, Uses
 from taskd.state.sources import own_names, passed_over
@@ -162,7 +162,7 @@ class Script:
         self._let_go(found)
 
     def put(self, values: Values, places: Sequence[Place] = ()) -> None:
-        """Set variables and places to these values, but only those that hold a number or do not exist yet."""
+        """Set variables and places to these values, but only those that hold a number or None or do not exist yet."""
         if values[ELSEWHERE]:
             found = self._locals_for(places)
             for place in places:
@@ -211,6 +211,16 @@ class Script:
 def frame_of(script: Script) -> FrameType:
     """Return the frame of this function, which must not be kept."""
     return script._frame
+
+
+def spots_of(script: Script, owner: str, name: str) -> set[int | str | Spot]:
+    """Return where this variable is (statements.py): its name, and the object that it is stored in."""
+    if owner == SELF:
+        found = script._frame.f_locals
+        spots: set[int | str | Spot] = {(id(found.get("self")), name), f"self.{name}"}
+        script._let_go(found)
+        return spots
+    return {name, (id(script.space), name)} if owner == MODULE or not script._function else {name}
 
 
 def stack_of(script: Script) -> list[tuple[CodeType, int]]:
@@ -264,4 +274,4 @@ def _is_number(value: Any) -> bool:
 
 
 def _replacing(space: Any, values: dict[str, Number]) -> dict[str, Number]:
-    return {name: value for name, value in values.items() if type(space.get(name, 0)) in NUMBERS}
+    return {name: value for name, value in values.items() if may_be_replaced(space.get(name))}

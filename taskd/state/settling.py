@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from taskd.errors import PeerError
 from taskd.state import tree
@@ -43,10 +44,12 @@ class Table:
     """The rank has not seen anything of the last step."""
     looks: list[tuple[int, str, Values]]
     """For each of the last steps its number, function and counters, the oldest first. The last entry is now."""
+    moves: list[Any] | None = None
+    """What moves.py tells of other values."""
 
     def pack(self) -> bytes:
         """Return the table as bytes, to be sent."""
-        return tree.flatten([self.lacks, self.newcomer, self.looks], "counters of the script")[0]
+        return tree.flatten([self.lacks, self.newcomer, self.looks, self.moves], "counters of the script")[0]
 
     @classmethod
     def unpack(cls, data: bytes) -> Table:

@@ -22,21 +22,22 @@ the rank's own sums miss that step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack
 import torch
 
-from taskd.errors import PeerError
 from taskd.state.counters import Counters, Loop, name_of, row_of
-from taskd.state.leaves import Thing
+from taskd.state.leaves import GONE
+from taskd.state.look import Look, fitting, unpacked
+from taskd.state.moves import Moves, settle_moves
 from taskd.state.numbering import Asked
-from taskd.state.places import NUMBERS, Spot, listed_at, reached
+from taskd.state.others import AskingLoops, Others
+from taskd.state.places import NUMBERS
 from taskd.state.rest import Loops
-from taskd.state.rows import Rows, put_rows, rows_at, same_in, used_in
-from taskd.state.script import ELSEWHERE, FLOATS, MOST, PLACES, WHOLE, Number, Script, Values, frame_of, stack_of
+from taskd.state.rows import put_rows, rows_at, same_in, used_in
+from taskd.state.script import ELSEWHERE, FLOATS, MOST, WHOLE, Script, Values, frame_of
 from taskd.state.settling import Settled, Table, alike, settle
 
 KEPT = 12
@@ -44,52 +45,6 @@ KEPT = 12
 ROWS_KEPT = 2
 """Looks that keep the rows."""
 NONE = Counters()
-MOST_BITS = 63
-"""A whole number with more bits is not sent."""
-
-
-@dataclass(slots=True)
-class Look:
-    """One look at the script, when a step was handed out."""
-
-    number: int
-    """The number of the step."""
-    loop: int
-    place: str
-    """The function that contains the loop."""
-    values: Values
-    lacks: bool = False
-    """This rank has not seen the end of the previous step."""
-    handed: dict[str, int] = field(default_factory=dict)
-    """Digests of values that the loop hands on and that are not numbers."""
-    rows: dict[str, bytes] = field(default_factory=dict)
-    """Lists of numbers and the like that steps gather."""
-    moved: Set[str] = frozenset()
-    """The names of rows that steps have changed so far."""
-    packed: bytes | None = None
-
-    def is_beside(self, other: Look) -> bool:
-        """Whether both looks are at the same loop."""
-        return (self.loop, self.place) == (other.loop, other.place)
-
-    def pack(self) -> bytes:
-        """Return what the record keeps of this look."""
-        if self.packed is None:
-            values = list(map(_fitting, self.values))
-            parts = [self.number, self.loop, self.place, values, self.handed, self.rows, sorted(self.moved)]
-            self.packed = msgpack.packb(parts)
-        return self.packed
-
-    def follows(self, before: Look) -> Look:
-        """Note which rows have changed since the look before. Return this look."""
-        changed = self.rows.keys() - same_in(before.rows, self.rows)
-        self.moved = before.moved | changed if self.place == before.place else frozenset()
-        return self
-
-    def forget_rows(self) -> None:
-        """Forget the rows, because a later look has them."""
-        if self.rows:
-            self.rows, self.packed = {}, None
 
 
 @dataclass(slots=True)
@@ -108,7 +63,11 @@ class Variables:
     _before: dict[str, int] = field(default_factory=dict)
     """What the loop handed on to the last step of a newcomer's predecessor."""
     _aside: Look | None = None
-    _loops: _Known = field(default_factory=lambda: _Known())
+    _loops: AskingLoops = field(default_factory=AskingLoops)
+    others: Others = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.others = Others(self._loops, lambda: self.known())
 
     def doubtful(self, known: Set[int] = frozenset(), used: bool = False) -> list[str]:
         """Return the names of counters that cannot be put back. `known`: ids of objects that are put back; `used`:
@@ -141,7 +100,7 @@ class Variables:
         if self.inherited.looks:
             self._begin(script, look, late)
         elif seen is not None and seen.number == number and seen.is_beside(look):
-            self._put(script, _changes(look.values, seen.values), seen.rows)
+            self._put(script, _changes(look.values, seen.values), seen, first=len(self.looks) == 1)
         else:
             look.lacks = not (whole or self._settled == number)
             if seen is not None:
@@ -158,15 +117,23 @@ class Variables:
         script = Script.asking()
         return b"" if script is None else self._look(script, number, loop).pack()
 
-    def used(self) -> list[str]:
-        """Return the names of rows, and of counters that the loop moves and uses, as it ends."""
-        script = Script.asking()
-        return [] if script is None else used_in(self._loops.of(script), self.looks[-1].values, self.looks[-1].rows)
+    def used(self) -> tuple[list[str], list[str]]:
+        """Return the names of rows, and of counters that the loop moves and uses, as it ends. Return also the names of
+        other values that steps of a later loop may use."""
+        script, look = Script.asking(), self.looks[-1]
+        if script is None:
+            return [], []
+        loop, others = self._loops.of(script), {*(look.others or {})} & look.moved
+        values = [one.values[ELSEWHERE] for one in self.looks if one.place == look.place]
+        others |= {name for name in loop.moved_unseen if len({one.get(name) for one in values}) > 1}
+        return used_in(loop, look.values, look.rows), sorted(others - self.others.set_before_use(look))
 
     def _look(self, script: Script, number: int, loop: int) -> Look:
         found = self._loops.of(script)
         rows = rows_at(script, found, self.known())
-        return Look(number, loop, script.place, self._values(script, found), rows=rows)
+        look = Look(number, loop, script.place, self._values(script, found), rows=rows)
+        self.others.look(look, is_new=not self.looks or self.looks[-1].loop != loop)
+        return look
 
     def _values(self, script: Script, loop: Loop) -> Values:
         found = script.values(loop.counts)
@@ -178,10 +145,13 @@ class Variables:
             found[ELSEWHERE].update((text, value) for text, value in there.items() if type(value) in kinds)
         return found
 
-    def _put(self, script: Script, values: Values, rows: Rows | None = None) -> None:
+    def _put(self, script: Script, values: Values, look: Look | None = None, first: bool = False) -> None:
+        """`first`: what the very first step has done only once is not to be done again."""
         loop = self._loops.of(script)
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
-        put_rows(script, loop, self.known(), rows or {})
+        if look is not None:
+            put_rows(script, loop, self.known(), look.rows)
+            self.others.put(look, first)
 
     def numbered(self) -> Asked:
         """Return the functions of the script that number the steps, and use the numbers."""
@@ -191,40 +161,24 @@ class Variables:
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
         """Return, by name, what steps hand on to each other and use, or change in place, except for numbers and rows.
         `known`: ids of objects that are put back; `perhaps`: return only what may be handed on or not."""
-        found, rows = dict[str, Any](), self.looks[-1].rows if self.looks else {}
+        every = self.looks[-1].every if self.looks else {}
+        found, rows = dict[str, Any](), {name for name, data in every.items() if data != GONE}
         for script, loop in self._loops.asking():
             places = loop.perhaps if perhaps else loop.carried
             if rows:
                 places = tuple(one for one in places if (row := row_of(one)) is None or row.text not in rows)
             if places:
                 found.update(script.things(places, known()))
-            rows = {}
+            rows = set()
         return found
-
-    def finds(self, known: Set[int] = frozenset()) -> list[Thing]:
-        """Return what the loop that begins here finds and uses, but nothing inside of known objects."""
-        things = dict[str, Any]()
-        for script, loop in self._loops.asking():
-            things |= reached(script.rooted(loop.found), known)
-        return [*things.items()]
-
-    def written(self) -> set[int | str | Spot]:
-        """Return where the current loop may set something or change it in place, according to its source."""
-        spots = set[int | str | Spot]()
-        for script, loop in self._loops.asking():
-            for place, root in script.rooted((*loop.written, *loop.counts.places)):
-                if place.path:
-                    spots.update(place.spots(root))
-                else:
-                    spots |= {place.root, (id(script.space), place.root), *listed_at(root)}
-        return spots
 
     def _begin(self, script: Script, look: Look, late: bool) -> None:
         """A newcomer's script gets its first step."""
         last = self.inherited.looks[-1]
         here = last.number == look.number
         if last.is_beside(look) and (here or not late):
-            self._put(script, last.values, last.rows)
+            self._put(script, last.values, last, first=len(self.inherited.looks) == 1)
+            self.others.observed.adopt(last.others or {})
             look = self._look(script, look.number, look.loop)
         look.follows(last)
         self.looks.clear()
@@ -260,19 +214,38 @@ class Variables:
         seen = self._seen(number)
         if seen is None:
             return Table(False, False, []).pack()
-        looks = [(look.number, look.place, list(map(_fitting, look.values))) for look in self.looks]
-        return Table(seen.lacks, self.newcomer, looks).pack()
+        looks = [(look.number, look.place, list(map(fitting, look.values))) for look in self.looks]
+        return Table(seen.lacks, self.newcomer, looks, self._moves(seen).told()).pack()
+
+    def _moves(self, seen: Look) -> Moves:
+        """Return what this rank knows of rows and other values."""
+        beside = [one for one in self.looks if one.place == seen.place]
+        if len(beside) < 2:
+            return Moves(seen.lacks, None, seen.every)
+        last = beside[-2]
+        same = same_in(last.every, seen.every) if seen.lacks else set[str]()
+        if len(beside) > 2:  # what no step has changed so far is not gathered, as if an option of the script were off
+            same &= seen.moved
+        if same - seen.rows.keys():
+            same -= self.others.set_before_use(seen)
+        new = seen.moved - last.moved if last.is_beside(seen) else set[str]()
+        return Moves(seen.lacks, last.every, seen.every, sorted(last.moved), sorted(same), sorted(new))
 
     def hear(self, number: int, told: list[bytes], rank: int) -> Settled:
         """Take what this rank lacks from what all have told."""
-        settled = settle([Table.unpack(one) for one in told], rank, number)
+        tables = [Table.unpack(one) for one in told]
+        settled = settle(tables, rank, number)
+        take, unknown = settle_moves([Moves.heard(table.moves) for table in tables], rank)
         script, seen = Script.asking(), self._seen(number)
         if script is not None and seen is not None:
             loop = self._loops.of(script)
-            settled.judge({*map(name_of, loop.computes)}, {*map(name_of, (*loop.carried, *loop.perhaps))})
+            settled.judge(
+                {*map(name_of, loop.computes), *loop.moved_unseen}, {*map(name_of, (*loop.carried, *loop.perhaps))}
+            )
             settled.spare(loop.shown)
-            settled.refused |= _unknown_rows([*self.looks]) if seen.lacks else set()
-            self._put(script, settled.take)
+            settled.refused |= unknown - loop.shown
+            settled.refused |= take.keys() - seen.rows.keys() if seen.others is None else set()
+            self._put(script, settled.take, seen.with_these(take) if take else None)
             if not settled.refused:  # otherwise this rank still lacks them, if it lives on
                 self.looks[-1] = self._look(script, number, seen.loop).follows(seen)
                 self.newcomer, self._settled = False, number
@@ -292,8 +265,9 @@ class Variables:
         must find rows that are not empty (`sum(losses) / len(losses)`)."""
         script, aside, self._aside = Script.asking(), self._aside, None
         if script is not None and aside is not None and aside.place == script.place:
-            rows = {} if passes_loop else aside.rows
-            self._put(script, _changes(self._look(script, -1, -1).values, aside.values), rows)
+            aside.others = None  # what the rehearsal has changed there is put back in another way (rest.py)
+            kept = None if passes_loop else aside
+            self._put(script, _changes(self._look(script, -1, -1).values, aside.values), kept)
 
     # ---- the record -------------------------------------------------------------------------------------------
 
@@ -310,54 +284,13 @@ class Inherited:
 
     def adopt(self, data: list[bytes]) -> None:
         """Take over what a dead rank has packed. Raises PeerError if it is unreadable."""
-        self.looks = [_unpacked(packed) for packed in data]
+        self.looks = [unpacked(packed) for packed in data]
 
     def came_to_the_end(self, left: bytes) -> None:
         """Take over the look at the end of its last loop, too, if the rank came there. Raises PeerError."""
         if left and self.looks:
-            end, last = _unpacked(left), self.looks[-1]
+            end, last = unpacked(left), self.looks[-1]
             self.looks += [end] if end.is_beside(last) and end.number > last.number else []
-
-
-def _unpacked(data: bytes) -> Look:
-    try:
-        number, loop, place, values, handed, rows, moved = msgpack.unpackb(data)
-        numbers = [dict(values[at]) for at in range(PLACES)]
-        return Look(number, loop, place, numbers, handed=dict(handed), rows=dict(rows), moved=frozenset(moved))
-    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
-        raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
-
-
-def _unknown_rows(looks: list[Look]) -> set[str]:
-    """Return the names of rows that may lack what the step before the last look has gathered. A row that no step has
-    changed so far is not gathered at all, as if an option of the script were off."""
-    seen = looks[-1]
-    beside = [one for one in looks if one.place == seen.place]
-    same = same_in(beside[-2].rows, seen.rows) if len(beside) > 1 else set()
-    return same & seen.moved if len(beside) > 2 else same
-
-
-class _Known:
-    """The loops of the script's functions. Each is looked at once."""
-
-    def __init__(self) -> None:
-        self._loops: dict[Any, tuple[Loop, Any]] = {}
-        """By the lines at which the script's functions are. Their code is kept, since its ids are the keys."""
-
-    def of(self, script: Script) -> Loop:
-        """Return the loop in which this function asks for a step."""
-        stack = stack_of(script)
-        key = tuple((id(code), line) for code, line in stack)  # to hash a code object takes long
-        if key not in self._loops:
-            self._loops[key] = script.counters(), stack
-        return self._loops[key][0]
-
-    def asking(self) -> Iterator[tuple[Script, Loop]]:
-        """Return the function that asks for a step, and those that iterate over it, each with its loop."""
-        script = Script.asking()
-        while script is not None:
-            yield script, self.of(script)
-            script = script.user()
 
 
 def _changes(one: Values, other: Values) -> Values:
@@ -366,14 +299,6 @@ def _changes(one: Values, other: Values) -> Values:
         {name: value for name, value in b.items() if not alike(a.get(name), value)}
         for a, b in zip(one, other, strict=True)
     ]
-
-
-def _fitting(place: dict[str, Number]) -> dict[str, Number]:
-    return {name: value for name, value in place.items() if type(value) is float or _is_short(int(value))}
-
-
-def _is_short(value: int) -> bool:
-    return value.bit_length() <= MOST_BITS
 
 
 def _sums(value: Any) -> bool:

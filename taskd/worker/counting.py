@@ -43,6 +43,15 @@ PERHAPS = (
     "the loop may hand {names} on from step to step, and no repair puts that back: a step that is done again finds "
     "there what its first attempt has left; set it at the beginning of each step, or register what holds it"
 )
+UNFIT = (
+    "steps have changed {names}, and this rank can give no value back there that the step could begin with: it is a "
+    "flag that nobody sees set, or it was not there, or no plain value; keep it in an object with state_dict() and "
+    "load_state_dict(), and name that in taskd.session().register(local=...)"
+)
+GUARDS = (
+    "steps have set {names}, a flag that guards what is done only once: it is left as it is; if steps compute with it, "
+    "keep it in an object with state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
+)
 UNLIKE = (
     "the loop leaves {names} to its next steps, and the step that is done again finds something else there: keep it in "
     "an object with state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
@@ -63,6 +72,8 @@ class Counting:
         self._tells_again = False
         """Whether all ranks have met at the end of a loop since a repair, and meet once more in the next one."""
         self._said: set[str] = set()  # names already reported as doubtful
+        self._lacking: list[str] = []
+        """What this rank does not know at the end of a loop, and a later loop may use."""
         self._ended: int | None = -1
         """The last step whose body has run to its end; None: the last step's body has not."""
 
@@ -71,6 +82,8 @@ class Counting:
         StepAbandoned."""
         if not (early and self._variables.inherited.looks):
             self._look(number)
+        if self._lacking:
+            self._refuse(UNKNOWN.format(names=listed(self._lacking), number=number - 1))
         if self.restored and not early:
             self._settle(number)
         elif self._tells_again and not early:
@@ -89,8 +102,10 @@ class Counting:
         self._look(updates)
         if not self._variables.lacks(updates):
             self._ended = updates - 1
-        elif used := self._doubts.look(WHAT, self._variables.used):
-            self._refuse(UNKNOWN.format(names=listed(used), number=updates - 1))
+        else:
+            used, self._lacking = self._doubts.look(WHAT, self._variables.used) or ([], [])
+            if used:
+                self._refuse(UNKNOWN.format(names=listed(used), number=updates - 1))
 
     def loop_ends(self, updates: int, heal: Callable[[], None]) -> bool:
         """Settle the counters when all ranks are at the end of a loop. Return False if a repair came, so the loop must
@@ -169,6 +184,9 @@ class Counting:
         """
         variables, look = self._variables, self._doubts.look
         self._hands_on(closely=True, again=True)
+        if self._doubts.sentence:  # a look has failed, perhaps half-way
+            self._refuse(self._doubts.sentence)
+        self._check_what_was_put()
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
         if used := look(WHAT, variables.doubtful, self._local.known(), True):
             self._refuse(DOUBTFUL.format(names=listed(used)))
@@ -180,9 +198,16 @@ class Counting:
             speaks = rank == next(other for other, lacks in enumerate(lacking) if lacks)
             if settled.refused and speaks:
                 self._refuse(UNKNOWN.format(names=listed(settled.refused), number=number - 1))
+            self._check_what_was_put()
             if settled.unsure and not settled.refused:
                 self._registered.warn([UNSURE.format(names=listed(settled.unsure), number=number)])
         self.restored = False
+
+    def _check_what_was_put(self) -> None:
+        given = self._variables.others.given
+        if given.missed:
+            self._refuse(UNFIT.format(names=listed(given.missed)))
+        self._doubt(GUARDS, given.left)
 
     def _tell(self, lacks: bool, goes_on: bool = False) -> tuple[list[bool], int]:
         """Tell all ranks what this loop has found. Return which ranks lack something of the step before, and this

@@ -43,6 +43,7 @@ class Notes:
     def __init__(self, registered: Registered, ledger: Ledger, repair: Repair) -> None:
         self._registered, self._ledger, self._repair = registered, ledger, repair
         self._around = Around()
+        registered.local.variables.others.uses = self._around.uses
         self._before = ledger.note
         """The note of the life before."""
         self._mine = Note()
@@ -92,7 +93,7 @@ class Notes:
         return self._look_at_leaves(), buffers_of(self._registered.replica.models), _clocks()
 
     def _look(self, loop: int, loader: Any) -> Note:
-        things = self._registered.local.variables.finds()
+        things = self._registered.local.variables.others.finds()
         kept = self._around.kept(self._registered.local.known())
         self._leaves, self._clocks, moved, buffers = self._look_at_leaves(), _clocks(), Noted(), dict[str, list[int]]()
         if self._ended is not None:
@@ -105,13 +106,16 @@ class Notes:
 
     def _look_at_leaves(self) -> Noted:
         known = self._registered.local.known()
-        return leaves_of([*self._registered.local.variables.finds(known), *self._around.uses(known)], known)
+        return leaves_of([*self._registered.local.variables.others.finds(known), *self._around.uses(known)], known)
 
     def _unseen(self) -> list[str]:
         """Return the names of what has changed, less what the source shows and what is put back."""
         local = self._registered.local
-        known, but = local.known(), local.variables.written() | local.spots()
-        now = leaves_of([*local.variables.finds(known), *self._around.uses(known)], known, but)
+        looks = local.variables.looks
+        if looks and looks[-1].others is not None:
+            return []  # all of it is given what it should be
+        known, but = local.known(), local.variables.others.written() | local.spots()
+        now = leaves_of([*local.variables.others.finds(known), *self._around.uses(known)], known, but)
         return moved_meanwhile(self._leaves, now, zip(self._clocks, _clocks(), strict=True))
 
     def _plain(self, things: list[Thing]) -> tuple[Noted, Noted]:
@@ -137,7 +141,7 @@ class Notes:
     def told(self, lacks: bool) -> Told:
         """Return what this rank tells all ranks: the values that have not changed since the loop began."""
         note, earlier = replace(self._mine, sets={}, finds={}), self._earlier
-        now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.finds()))
+        now = self._registered.doubts.look(WHAT, lambda: self._plain(self._registered.local.variables.others.finds()))
         if now is not None:
             sets, finds = map(_same, (self._mine.sets, self._mine.finds), now)
             note = replace(note, sets=sets, finds=finds)

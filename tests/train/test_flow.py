@@ -96,3 +96,19 @@ def test_whatever_stands_in_a_loop_is_followed(module: str) -> None:
         hopeful.loop(home, loop)
         other.loop(home, loop)
         assert hopeful.used <= hopeful.handed_on and other.used <= other.handed_on
+
+
+@pytest.mark.parametrize(
+    ("body", "guards"),
+    [
+        ("if not other:\n    self.register()\n    other = True", "other"),
+        ("if step and not other:\n    other = True\n    raise ValueError", "other"),
+        ("if other and step.loss() < 1:\n    other = False", ""),  # a phase that ends
+        ("if other and step.loss() < 1:\n    print('over')\n    other = False", ""),
+        ("if step:\n    self.register()\n    other = True", ""),
+        ("if not self.done:\n    self.register()\n    self.done = True", "self.done"),
+        ("if n:\n    self.register()\nelif not other:\n    self.register()\n    other = True", "other"),
+    ],
+)
+def test_what_guards_something_that_is_done_once(body: str, guards: str) -> None:
+    assert [place.text for place in found_in(body).guards] == ([guards] if guards else [])

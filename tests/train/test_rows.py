@@ -39,8 +39,8 @@ def test_rows_of_a_step_that_is_done_again_are_gathered_once() -> None:
     assert found == [(0, 0.5), (0, 1, 0.5, 0), (0, 1, 0.5, 0), (0, 1, 2, 0.5, 0, 1)]
 
 
-@pytest.mark.parametrize("lacks", [False, True])
-def test_a_newcomer_gets_the_rows_of_its_record(lacks: bool) -> None:
+@pytest.mark.parametrize(("lacks", "own"), [(False, True), (True, False), (True, True)])
+def test_a_newcomer_gets_the_rows_of_its_record(lacks: bool, own: bool) -> None:
     def train(variables: Variables, clipper: Clipper, numbers: range) -> list[bytes]:
         layer, record = nn.Linear(1, 1), list[bytes]()
         for number in numbers:
@@ -53,10 +53,12 @@ def test_a_newcomer_gets_the_rows_of_its_record(lacks: bool) -> None:
 
     answers, other, variables, new = UserDict[int, Settled](), Variables(), Variables(), Clipper()
     record = train(Variables(), Clipper(), range(5, 8 if lacks else 9))
-    train(other, Clipper(), range(5, 9))
+    others = Clipper()
+    others.seen += [4] * own
+    train(other, others, range(5, 9))
     variables.inherited.adopt(record)
     train(variables, new, range(8, 10))
-    if lacks:  # its predecessor left step 7 behind its update, and nobody knows what it had gathered there
+    if lacks and own:  # its predecessor left step 7 behind its update, and nobody knows what it had gathered there
         assert answers[0].refused == {"clipper.seen"}
     else:
         assert answers[0].refused == set() and new.seen == [5, 6, 7, 8, 9]

@@ -44,6 +44,10 @@ class FakeRepair(Repair):
     """Gives up step `at` when the body calls `here(place)`; the repair agrees on what this rank holds."""
 
     heals = True
+    __module__ = Repair.__module__  # it is no part of the script, and no step puts it back
+
+    def __init_subclass__(cls) -> None:
+        cls.__module__ = Repair.__module__
 
     def __init__(self, at: int = -1, place: str = "") -> None:
         self.at, self.place = at, place

@@ -1,7 +1,7 @@
 """A loop that changes numbers where its source does not show it: in calls of modules, of an optimizer, by setattr.
 
-Those of registered objects are put back with them, and the weights depend on them. Those of the others are not, and the
-weights do not depend on them. --place says where rank 1 dies: "all, backward".
+Those of registered objects are put back with them. Those of the others are looked at and given. The weights depend on
+all of them. --place says where rank 1 dies: "all, backward".
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Total:
 
 
 class Plain:
-    """An object that nobody registers."""
+    """An object that nobody registers, and that weighs the loss."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -122,7 +122,7 @@ for step in session.steps(scene.loader()):
         for attribute in ("turns",):
             setattr(plain, attribute, getattr(plain, attribute) + 1)
         optimizer.zero_grad()
-        factor = 1 + optimizer.updates / 20 + total.meter.count / 30 + optimizer.param_groups[0]["lr"]
+        factor = 1 + optimizer.updates / 20 + total.meter.count / 30 + optimizer.param_groups[0]["lr"] + plain.turns / 9
         loss = loss_of(model, scaled(batch["x"])) * factor
         total.take(loss.item())
         loss.backward()
@@ -131,4 +131,5 @@ for step in session.steps(scene.loader()):
         optimizer.step()
         scheduler.step()
         scene.here(step, "updated")
-scene.end(model, model.calls, optimizer.updates, total.meter.average, scaled.seen[-1])
+seen = (plain.turns, model.meter.total, model.meter.count)
+scene.end(model, model.calls, optimizer.updates, total.meter.average, scaled.seen[-1], *seen)

@@ -1,0 +1,80 @@
+"""Finds what guards something that a loop does only once: `if not done: register(); done = True`.
+
+No repair undoes what was done, so the guard must stay as it is. A guard is read by the condition of a block, and the
+block sets it and calls something or raises. It is set nowhere else, so a flag that toggles is none. A flag that only
+ends a phase (`if warm and loss < 1: warm = False`) is none, either. This module does NOT know any values.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from taskd.state.expressions import Expressions
+from taskd.state.places import Place
+from taskd.state.statements import pairs
+
+_FILLS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
+"""Methods that put something into a container."""
+
+
+class Guards:
+    """The guards of one loop."""
+
+    def __init__(self, values: Expressions) -> None:
+        self._values = values
+        self._guards: dict[Place, set[int]] = {}
+        """For each place that may be a guard, the ids of the statements that set it in its block."""
+        self._set_at: dict[Place, set[int]] = {}
+        """The ids of all statements that set a place."""
+        self._early = set[Place]()
+        """Places because of which the function that is followed may return at once."""
+
+    @property
+    def found(self) -> set[Place]:
+        """All guards."""
+        return {place for place, there in self._guards.items() if self._set_at.get(place, set()) <= there}
+
+    def enter(self) -> set[Place]:
+        """A function is entered. Return what `leave` needs."""
+        early, self._early = self._early, set()
+        return early
+
+    def leave(self, early: set[Place]) -> None:
+        """The function is left."""
+        self._early = early
+
+    def look_at(self, test: ast.expr, block: Sequence[ast.stmt]) -> None:
+        """Look at a block that is run under this condition."""
+        tested = set(self._values.places_in(test))
+        if isinstance(block[0], ast.Return) and block[0].value is None:
+            self._early |= tested
+        nodes = [node for statement in block for node in ast.walk(statement)]
+        calls = [node.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+        filled = {id(call): place for call in calls if (place := self._filled(call)) in tested and place is not None}
+        acts = any(not self._values.shows(call) and id(call) not in filled for call in calls)
+        if acts or any(isinstance(node, ast.Raise) for node in nodes):
+            for place in filled.values():
+                self._guards.setdefault(place, set())
+            for node in nodes:
+                for place in tested.intersection(self._places_set(node)):
+                    self._guards.setdefault(place, set()).add(id(node))
+
+    def sets(self, statement: ast.stmt) -> None:
+        """Note what an assignment sets."""
+        for place in self._places_set(statement):
+            self._set_at.setdefault(place, set()).add(id(statement))
+            if place in self._early:
+                self._guards.setdefault(place, set()).add(id(statement))
+
+    def _places_set(self, node: ast.AST) -> Iterator[Place]:
+        """Return the places that this statement sets, and the containers of which it sets an item."""
+        for target, _ in pairs(node) if isinstance(node, ast.stmt) else ():
+            for part in (target, target.value if isinstance(target, ast.Subscript) else None):
+                if (place := self._values.place(part)) is not None:
+                    yield place
+
+    def _filled(self, call: ast.Call) -> Place | None:
+        """Return the container into which this call puts something."""
+        fills = isinstance(call.func, ast.Attribute) and call.func.attr in _FILLS
+        return self._values.place(call.func.value) if fills else None  # type: ignore[attr-defined]

@@ -1,0 +1,103 @@
+"""One look at the counters of a script (variables.py), and what a record keeps of it.
+
+It is taken when a step is handed out. This module does NOT read the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
+
+import msgpack
+
+from taskd.errors import PeerError
+from taskd.state.rows import Rows, same_in
+from taskd.state.script import PLACES, Number, Values
+
+MOST_BITS = 63
+"""A whole number with more bits is not sent."""
+
+
+@dataclass(slots=True)
+class Look:
+    """One look at the script, when a step was handed out."""
+
+    number: int
+    """The number of the step."""
+    loop: int
+    place: str
+    """The function that contains the loop."""
+    values: Values
+    lacks: bool = False
+    """This rank has not seen the end of the previous step."""
+    handed: dict[str, int] = field(default_factory=dict)
+    """Digests of values that the loop hands on and that are not numbers."""
+    rows: dict[str, bytes] = field(default_factory=dict)
+    """Lists of numbers and the like that steps gather."""
+    others: dict[str, bytes] | None = None
+    """Other values that steps have changed (observed.py). None: nobody has looked."""
+    moved: Set[str] = frozenset()
+    """The names of rows and other values that steps have changed so far."""
+    packed: bytes | None = None
+
+    def is_beside(self, other: Look) -> bool:
+        """Whether both looks are at the same loop."""
+        return (self.loop, self.place) == (other.loop, other.place)
+
+    def pack(self) -> bytes:
+        """Return what the record keeps of this look."""
+        if self.packed is None:
+            values = list(map(fitting, self.values))
+            rows = [self.rows, self.others, sorted(self.moved)]
+            parts = [self.number, self.loop, self.place, values, self.handed, *rows]
+            self.packed = msgpack.packb(parts)
+        return self.packed
+
+    def follows(self, before: Look) -> Look:
+        """Note which rows have changed since the look before. Return this look."""
+        if self.is_beside(before):  # otherwise what stands around the loops may have changed them
+            both = self.others is not None and before.others is not None
+            then, now = (before.every, self.every) if both else (before.rows, self.rows)
+            self.moved = before.moved | (now.keys() - same_in(then, now))
+        elif self.place == before.place:
+            self.moved = before.moved
+        return self
+
+    @property
+    def every(self) -> Rows:
+        """The rows and the other values."""
+        return {**(self.others or {}), **self.rows}
+
+    def with_these(self, rows: Rows) -> Look:
+        """Return a look that also has these rows and other values."""
+        own = {name: data for name, data in rows.items() if name in self.rows}
+        others = {name: data for name, data in rows.items() if name not in self.rows}
+        return replace(
+            self, rows={**self.rows, **own}, others=None if self.others is None else {**self.others, **others}
+        )
+
+    def forget_rows(self) -> None:
+        """Forget the rows and the other values, because a later look has them."""
+        if self.rows or self.others:
+            self.rows, self.others, self.packed = {}, None, None
+
+
+def unpacked(data: bytes) -> Look:
+    """Return the look that was packed. Raises PeerError."""
+    try:
+        number, loop, place, values, handed, rows, others, moved = msgpack.unpackb(data)
+        numbers = [dict(values[at]) for at in range(PLACES)]
+        look = Look(number, loop, place, numbers, handed=dict(handed), rows=dict(rows), moved=frozenset(moved))
+        look.others = None if others is None else dict(others)
+        return look
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error
+
+
+def fitting(place: dict[str, Number]) -> dict[str, Number]:
+    """Return those numbers that can be sent."""
+    return {name: value for name, value in place.items() if type(value) is float or _is_short(int(value))}
+
+
+def _is_short(value: int) -> bool:
+    return value.bit_length() <= MOST_BITS

@@ -1,0 +1,265 @@
+"""Keeps the plain values that steps change in ways the source does not show, and gives them back.
+
+The source shows most of what steps count and gather (counters.py, rows.py). It does not show `setattr`, a callback in a
+list, a hook, a class that counts for all of its objects, a value that is None at first, or a number of NumPy. So all
+plain values that the loop can reach (leaves.py) are looked at whenever a step is handed out. What differs from the
+first look is kept, and a newcomer gets it. A step that is done again finds what its first attempt has found.
+
+Failure modes: a look takes too long; a value cannot be made again (an Enum) or has no place where it can be set; a
+handler of a signal has set it meanwhile; a flag says that something was done which no repair undoes; a number is the
+position of an iterator. Invariants: looks take MOST_SHARE of the time at most, or there are none. What cannot be set is
+named. So is a flag that should be otherwise, unless the source shows where it is set. A flag that guards what is done
+only once is left alone and named. What handlers of signals set is left alone.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dis
+import functools
+import os
+import re
+import signal
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from taskd.state.inside import is_of_a_hook
+from taskd.state.leaves import GONE, At, Leaf, Thing, is_the_scripts, stored_leaves
+from taskd.state.places import Spot, space_of
+from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
+from taskd.state.rows import Rows
+from taskd.state.sources import passed_over
+from taskd.state.watch import MOST_BYTES, Watch
+
+MOST_SHARE = 0.1
+"""The part of a training's time that looks may take."""
+_NOTHING = packed(None)
+_NOT_DONE = (GONE, _NOTHING, packed(False))
+"""What stands for something that was not done yet."""
+_TRIED = 64
+"""So many looks are taken before their time is judged."""
+_STORES = frozenset({"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_NAME"})
+
+
+class Scope(NamedTuple):
+    """Where looks do not look: see leaves_of."""
+
+    known: Set[int]
+    but: Set[int | str | Spot]
+
+
+class Seen(NamedTuple):
+    """What the source shows of the loop."""
+
+    written: Set[int | str | Spot]
+    """Where it may set something."""
+    guards: Set[int | str | Spot]
+    """Where flags are that guard what is done only once."""
+
+
+@dataclass(slots=True)
+class Given:
+    """What became of the values that a step is to begin with."""
+
+    missed: list[str] = field(default_factory=list)
+    """Names of those that could not be given."""
+    left: list[str] = field(default_factory=list)
+    """Names of flags that were left alone, because they guard what is done only once."""
+    own: dict[str, Any] = field(default_factory=dict)
+    """Values that the script's variables have to get."""
+
+
+@dataclass(slots=True)
+class Observed:
+    """The values that one script can reach."""
+
+    _first: Noted | None = None
+    """All values, as they were at the first look."""
+    _watch: Watch = field(default_factory=Watch)
+    _changed: Rows = field(default_factory=dict)
+    _by_handlers: frozenset[str] = frozenset()
+    """The names that handlers of signals set."""
+    _of: Any = None
+    """What the last look was for."""
+    _began_ns: int = 0
+    _spent_ns: int = 0
+    _looks: int = 0
+    _stopped: bool = False
+
+    def pays(self) -> bool:
+        """Whether looks take little enough of the time. Once they do not, they never do again."""
+        since_ns = time.monotonic_ns() - self._began_ns
+        self._stopped = self._stopped or (self._looks >= _TRIED and self._spent_ns > MOST_SHARE * since_ns)
+        return not self._stopped
+
+    def look(self, things: Callable[[Set[str]], Sequence[Thing]], scope: Callable[[], Scope], of: Any) -> Rows:
+        """Return the values that differ from those of the first look. `things`: returns all of them, less those of
+        these names; `scope`: is called if all is searched anew; `of`: if it is not what it was at the last look, all is
+        searched anew."""
+        begin = time.monotonic_ns()
+        names = self._watch.look(things(self._watch.dull)) if of == self._of else None
+        if names is None:
+            self._watch.search(things(frozenset()), *scope())
+            self._of, self._changed, self._by_handlers = of, {}, frozenset(_set_by_handlers())
+            names = self._watch.values.keys() | (self._first or {}).keys()
+        if self._first is None:
+            self._first, self._began_ns = {**self._watch.values}, begin
+        for name in names:
+            now = self._watch.values.get(name, GONE)
+            if now != self._first.get(name) and not self._is_a_handlers(name):
+                self._changed[name] = now
+            else:
+                self._changed.pop(name, None)
+        self._looks += 1
+        self._spent_ns += time.monotonic_ns() - begin
+        return {**self._changed}
+
+    def _is_a_handlers(self, name: str) -> bool:
+        return re.sub(r"(\[[^]]*\])*(, too)*$", "", name).rpartition(".")[2].rpartition(" ")[2] in self._by_handlers
+
+    def adopt(self, rows: Rows) -> None:
+        """From now on these values count as changed. This rank's predecessor has changed them."""
+        for name in rows:
+            (self._first or {}).pop(name, None)
+        self._of = None
+
+    def put(self, things: Sequence[Thing], scope: Scope, rows: Rows, seen: Seen, first: bool) -> Given:
+        """Give all values what a look has found. `first`: it was the look at the very first step."""
+        given = Given()
+        for name, wanted, leaf in self._unlike(things, scope, rows):
+            if leaf is None or wanted == GONE or not can_be_given(wanted) or _has_a_namesake(name, rows):
+                (given.left if first and wanted in _NOT_DONE else given.missed).append(name)
+            else:
+                _give(name, leaf, unpacked(wanted), seen, given, first)
+        return given
+
+    def check(self, things: Sequence[Thing], scope: Scope, rows: Rows, given: Given) -> None:
+        """Add to what was missed what is still otherwise. Two names may stand for one object, which got both values."""
+        unlike = {name for name, *_ in self._unlike(things, scope, rows)}
+        given.missed = sorted({*given.missed, *unlike} - {*given.left})
+
+    def _unlike(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> Iterator[tuple[str, bytes, Leaf | None]]:
+        """Return what differs from a look: its name, what it should be, and what is there."""
+        first, leaves = self._first or Noted(), stored_leaves(things, *scope)
+        now = shortened({name: leaf.data for name, leaf in leaves.items()}, MOST_BYTES)
+        for name in sorted(now.keys() | rows.keys()):
+            there, wanted = now.get(name, GONE), rows.get(name, first.get(name, GONE))
+            if there == wanted or self._is_a_handlers(name):
+                continue
+            if {there, wanted} == {GONE, _NOTHING}:  # an object that is made at its first use
+                continue
+            if is_of_a_hook(name) and GONE in (there, wanted):  # a hook that some step registers
+                continue
+            yield name, wanted, leaves.get(name)
+
+
+def _give(name: str, leaf: Leaf, value: Any, seen: Seen, given: Given, first: bool) -> None:
+    kinds = {type(value), type(leaf.value)}
+    flags, guards = kinds & {bool, type(None)}, not kinds & {int, float} or bool(kinds & {bool, type(None)})
+    if guards and _is_in(name, leaf, seen.guards):
+        given.left.append(name)
+    elif (bool in flags and not _is_in(name, leaf, seen.written)) or _has_an_iterator_beside(leaf):
+        (given.left if first and not value else given.missed).append(name)
+    elif leaf.at is None and not filled(leaf.value, value):
+        given.own[name] = value
+    elif type(value) is defaultdict or not _put(leaf, value):
+        given.missed.append(name)
+
+
+def _has_a_namesake(name: str, rows: Rows) -> bool:
+    """Whether it may be another variable of the same name, since the order of the search decides."""
+    return name.endswith(", too") or f"{name}, too" in rows
+
+
+def _is_in(name: str, leaf: Leaf, spots: Set[int | str | Spot]) -> bool:
+    at = None if leaf.at is None else (id(leaf.at[0]), leaf.at[1])
+    return name in spots or at in spots or id(leaf.value) in spots
+
+
+def _has_an_iterator_beside(leaf: Leaf) -> bool:
+    beside = () if leaf.at is None else [*space_of(leaf.at[0]).values()]
+    return any(hasattr(type(value), "__next__") for value in beside)
+
+
+def set_before_use(
+    things: Sequence[Thing], hooks: Sequence[Thing], scope: Scope, written: Set[int | str | Spot]
+) -> set[str]:
+    """Return the names of values that are `written`, and that none of the hooks can reach: the source does not show
+    when a hook uses them."""
+    hooked = {(id(one.at[0]), one.at[1]) for one in stored_leaves(hooks, *scope).values() if one.at is not None}
+    found = stored_leaves(things, *scope)
+    return {
+        name
+        for name, leaf in found.items()
+        if _is_in(name.rpartition(" of ")[2], leaf, written)
+        and (leaf.at is None or (id(leaf.at[0]), leaf.at[1]) not in hooked)
+    }
+
+
+def _put(leaf: Leaf, value: Any) -> bool:
+    """Set a leaf to this value. Return False if that is not possible."""
+    return filled(leaf.value, value) or (leaf.at is not None and _set(leaf.at, value))
+
+
+def _set(at: At, value: Any) -> bool:
+    owner, key = at
+    kind = type(owner)
+    if kind is CellType:
+        owner.cell_contents = value
+    elif kind is contextvars.ContextVar:
+        owner.set(value)
+    elif issubclass(kind, type):
+        type.__setattr__(owner, key, value)
+    elif issubclass(kind, dict) and key in owner:
+        dict.__setitem__(owner, key, value)
+    elif issubclass(kind, (list, deque)) and type(key) is int:
+        (list if issubclass(kind, list) else deque).__setitem__(owner, key, value)
+    elif owner is os.environ:
+        os.environ[key] = value
+    elif key in space_of(owner):
+        space_of(owner)[key] = value
+    elif type(key) is str and type(slot := getattr(kind, key, None)).__name__ == "member_descriptor":
+        slot.__set__(owner, value)  # type: ignore[union-attr]
+    else:
+        return False
+    return True
+
+
+def _set_by_handlers() -> Iterator[str]:
+    """Return the names that the script's handlers of signals may set."""
+    met = set[CodeType]()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        if callable(handler):
+            yield from _set_in(handler, met)
+
+
+def _set_in(function: Any, met: set[CodeType]) -> Iterator[str]:
+    """Return the names that a function sets, or in which it sets an item, and so on in what it calls."""
+    while not isinstance(function, FunctionType):
+        if isinstance(function, (MethodType, functools.partial)):
+            function = function.func if isinstance(function, functools.partial) else function.__func__
+        elif not isinstance(function := vars(type(function)).get("__call__"), FunctionType):
+            return
+    code = function.__code__
+    if code in met or passed_over(code.co_filename, code.co_name):
+        return
+    met.add(code)
+    steps = [*dis.get_instructions(code)]
+    yield from (one.argval for one in steps if one.opname in _STORES)
+    if any(one.opname == "STORE_SUBSCR" for one in steps):
+        yield from code.co_names
+        yield from code.co_freevars
+    spaces = [function.__globals__, *(vars(type(one)) for one in function.__globals__.values() if _is_own(one))]
+    for name in code.co_names:
+        for space in spaces:
+            if isinstance(called := space.get(name), FunctionType):
+                yield from _set_in(called, met)
+
+
+def _is_own(one: Any) -> bool:
+    return not isinstance(one, (type, FunctionType)) and is_the_scripts(type(one))

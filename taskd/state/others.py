@@ -1,0 +1,162 @@
+"""All plain values that the loop of a script can reach, apart from its counters and rows (variables.py).
+
+observed.py compares and gives these values. This module says what there is to look at: what the loop finds and uses,
+what the loops around it use, and what is in modules and hooks (inside.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from taskd.state.counters import Loop
+from taskd.state.inside import Inside
+from taskd.state.leaves import Thing
+from taskd.state.look import Look
+from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
+from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached
+from taskd.state.script import ELSEWHERE, Script, Values, spots_of, stack_of
+from taskd.state.sources import own_names
+
+INSIDE_EVERY = 64
+"""In every step whose number is a multiple of this, modules are searched for hooks anew."""
+Spots = set[int | str | Spot]
+
+
+@dataclass(slots=True)
+class Others:
+    """The other values of one session's script."""
+
+    loops: AskingLoops
+    known: Callable[[], Set[int]] = frozenset
+    """Returns the ids of objects that are restored in another way."""
+    uses: Callable[[Set[int], Set[str]], list[Thing]] = field(default=lambda _known, _but: [])
+    """Returns what the loops around this one find and use, but no things of these names."""
+    looks_inside: Callable[[], Inside] = Inside
+    """Returns what is inside of the registered modules and optimizers."""
+    given: Given = field(default_factory=Given)
+    """What became of the values that steps have changed, when a step was done again."""
+    observed: Observed = field(default_factory=Observed)
+    _inside: Inside = field(default_factory=Inside)
+
+    def look(self, look: Look, is_new: bool) -> None:
+        """Add the other values to this look, if looks take little enough time. `is_new`: the loop is another one."""
+        if not self.observed.pays():
+            return
+        if is_new or look.number % INSIDE_EVERY == 0:
+            self._inside = self.looks_inside()
+        of = (look.place, look.loop, *map(tuple, look.values), *look.rows)
+        look.others = self.observed.look(self._reached, lambda: self._scope(look), of)
+
+    def put(self, look: Look, first: bool = False) -> None:
+        """Give all values what this look has found. `first`: it was the look at the very first step."""
+        self.given = Given()
+        if look.others is None:
+            return
+        self._inside = self.looks_inside()
+        loops = [*self.loops.asking()]
+        written = Spots().union(*(_spots(at, one, one.written) for at, one in loops))
+        guards = Spots().union(*(_spots(at, one, one.guards) for at, one in loops))
+        given = self.observed.put(self._reached(), self._scope(look), look.others, Seen(written, guards), first)
+        for at, one in loops:
+            at.give({place: given.own[place.text] for place in _named(at, one) if place.text in given.own})
+        self.observed.check(self._reached(), self._scope(look), look.others, given)
+        if given.missed:
+            given.missed = sorted({*given.missed} - self.set_before_use(look))
+        self.given = given
+
+    def finds(self, known: Set[int] = frozenset(), but: Set[str] = frozenset()) -> list[Thing]:
+        """Return what the loop that begins here finds and uses, but nothing inside of known objects. `but`: names of
+        things that are not needed."""
+        things = dict[str, Any]()
+        for script, loop in self.loops.asking():
+            things |= reached(script.rooted([place for place in loop.found if place.text not in but]), known)
+        return [(name, value) for name, value in things.items() if name not in but]
+
+    def written(self) -> Spots:
+        """Return where the current loop may set something or change it in place, according to its source."""
+        found = [_spots(script, loop, (*loop.written, *loop.counts.places)) for script, loop in self.loops.asking()]
+        return Spots().union(*found)
+
+    def set_before_use(self, look: Look) -> set[str]:
+        """Return the names of values that the source shows to be set before each use."""
+        spots = Spots()
+        for script, loop in self.loops.asking():
+            used = (*loop.carried, *loop.perhaps, *loop.computes)
+            free = [place for place in loop.written if not any(place.touches(one) for one in used)]
+            spots |= _spots(script, loop, free)
+        return set_before_use(self._reached(), self._inside.hooks, self._scope(look), spots)
+
+    def _known(self) -> set[int]:
+        return {*self.known(), *self._inside.modules}
+
+    def _scope(self, look: Look) -> Scope:
+        return Scope(self._known(), self._handled(look))
+
+    def _reached(self, but: Set[str] = frozenset()) -> list[Thing]:
+        """Return all things from which the loop can reach something. `but`: names of things that are not needed."""
+        known = self._known()
+        used = self.uses(known, but)
+        things = [*self.finds(known, {name for name, _ in used} | but), *used, *self._inside.things]
+        return [(name, value) for name, value in things if name not in but]
+
+    def _handled(self, look: Look) -> Spots:
+        """Return where this look's counters and rows are, which are given in another way."""
+        spots = Spots()
+        values: Values | None = look.values
+        for script, loop in self.loops.asking():
+            counts = [*(place for one in (loop.counts, loop.handed_on) for place in one.places)]
+            places = [place for place in loop.rows if place.text in look.rows]
+            places += [place for place in counts if values is None or place.text in values[ELSEWHERE]]
+            spots |= _spots(script, loop, places)
+            for (owner, name), value in script.held(loop.counts, loop.handed_on):
+                if type(value) in NUMBERS if values is None else any(name in one for one in values):
+                    spots |= spots_of(script, owner, name)
+            for (owner, name), _ in script.held(loop.doubtful):  # these stand for something that no repair puts back
+                spots |= spots_of(script, owner, name)
+            values = None  # of the functions around the loop's, no look has the values
+        return spots
+
+
+def _named(script: Script, loop: Loop) -> Iterator[Place]:
+    """Return the places that the loop finds, or their owners, by the names of their values (Place.reached)."""
+    for place, root in script.rooted(loop.found):
+        if (there := place.reached(root)) is not None:
+            owners = (replace(place, text=there[0], path=place.path[:at]) for at in range(len(place.path) + 1))
+            yield from (one for one in owners if one.reached(root) == there)
+
+
+def _spots(script: Script, loop: Loop, places: Sequence[Place]) -> Spots:
+    """Return where these places are, and the ids of the containers there."""
+    spots, own = Spots(), own_names(script.loop[0]) if loop.shares_locals else frozenset[str]()
+    spots |= {place.root for place in places if place.root in own}  # its locals must not be looked at
+    for place, root in script.rooted([place for place in places if place.root not in own]):
+        if place.path:
+            spots.update(place.spots(root))
+        else:
+            spots |= {place.root, (id(script.space), place.root), *listed_at(root)}
+    return spots
+
+
+class AskingLoops:
+    """The loops of the script's functions. Each is looked at once."""
+
+    def __init__(self) -> None:
+        self._loops: dict[Any, tuple[Loop, Any]] = {}
+        """By the lines at which the script's functions are. Their code is kept, since its ids are the keys."""
+
+    def of(self, script: Script) -> Loop:
+        """Return the loop in which this function asks for a step."""
+        stack = stack_of(script)
+        key = tuple((id(code), line) for code, line in stack)  # to hash a code object takes long
+        if key not in self._loops:
+            self._loops[key] = script.counters(), stack
+        return self._loops[key][0]
+
+    def asking(self) -> Iterator[tuple[Script, Loop]]:
+        """Return the function that asks for a step, and those that iterate over it, each with its loop."""
+        script = Script.asking()
+        while script is not None:
+            yield script, self.of(script)
+            script = script.user()

@@ -1,0 +1,175 @@
+"""Values that steps keep where no source shows it: a step that is done again finds what its first attempt has found."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections import UserList
+from collections.abc import Callable
+from enum import Enum
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from taskd.state.inside import inside_of
+from taskd.state.plain import packed
+from taskd.state.variables import Variables
+
+NUMBERS = (0, 1, 2, 2, 3)
+"""Step 2 is done again."""
+
+
+class State:
+    """Has no attributes at first."""
+
+
+class Phase(Enum):
+    """A value that no repair can make again."""
+
+    WARM = 1
+    HOT = 2
+
+
+class Keeps(nn.Module):
+    """Keeps a list, and replaces it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = [1.0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = [*self.seen[-2:], self.seen[-1] + 1.0]
+        return x * sum(self.seen)
+
+
+def test_what_setattr_has_set_is_given_back() -> None:
+    variables, state, layer = Variables(), State(), nn.Linear(1, 1)
+    state.__dict__["scale"] = 1.0
+    found = UserList[Any]()  # no repair looks into it
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        found.append(scale := getattr(state, "scale"))  # noqa: B009
+        layer.weight.grad = torch.full_like(layer.weight, scale)
+        for name in ("scale",):
+            setattr(state, name, scale / 2)
+    assert found == [1.0, 0.5, 0.25, 0.25, 0.125] and variables.others.given.missed == []
+
+
+def test_what_comes_into_an_empty_object_is_seen() -> None:
+    variables, state, layer = Variables(), State(), nn.Linear(1, 1)
+    change: list[Callable[[int], None]] = [lambda number: state.__dict__.update(scale=float(number))]
+    for number in NUMBERS[:-1]:
+        variables.handed_out(number, 1)
+        layer.weight.grad = torch.full_like(layer.weight, getattr(state, "scale", 1.0))
+        for one in change:
+            one(number)
+    assert vars(state) == {"scale": 2.0} and {*(variables.looks[-1].others or {}).values()} == {packed(1.0)}
+
+
+def test_a_marker_of_something_that_was_done_is_left_alone() -> None:
+    variables, fired, layer = Variables(), set[str](), nn.Linear(1, 1)
+    raised = UserList[int]()
+
+    def fail(number: int) -> None:
+        if number == 2 and "x" not in fired:
+            fired.add("x")
+            raised.append(number)
+            raise ValueError("once")
+
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        layer.weight.grad = torch.full_like(layer.weight, 1.0)
+        try:
+            fail(number)
+        except ValueError:
+            continue
+    assert raised == [2] and variables.others.given.missed == []
+
+
+def test_a_flag_that_toggles_is_given_back() -> None:
+    variables, gan, layer = Variables(), SimpleNamespace(turn=True), nn.Linear(1, 1)
+    found = UserList[bool]()
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        found.append(gan.turn)
+        if gan.turn:
+            layer.weight.register_hook(lambda grad: grad)
+            gan.turn = False
+        else:
+            layer.weight.data.add_(1.0)
+            gan.turn = True
+    assert found == [True, False, True, True, False] and variables.others.given.left == []
+
+
+def test_a_phase_that_ends_is_given_back() -> None:
+    variables, warm, layer = Variables(), True, nn.Linear(1, 1)
+    found = UserList[bool]()
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        found.append(warm)
+        layer.weight.grad = torch.full_like(layer.weight, 0.1 if warm else 1.0)
+        if warm and number == 2:
+            warm = False
+    assert found == [True, True, True, True, False]
+
+
+def test_a_text_that_is_used_through_its_methods_is_given_back() -> None:
+    variables, mode, layer = Variables(), "warm", nn.Linear(1, 1)
+    found = UserList[str]()
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        found.append(mode)
+        layer.weight.grad = torch.full_like(layer.weight, 1.0 if mode.startswith("w") else 2.0)
+        mode = "warm" if mode.endswith("l") else "full"
+    assert found == ["warm", "full", "warm", "warm", "full"] and variables.others.given.missed == []
+
+
+def test_what_a_module_keeps_is_looked_at_where_it_is_now() -> None:
+    variables, module = Variables(), Keeps()
+    variables.others.looks_inside = lambda: inside_of({"module": module}, {})
+    found = UserList[Any]()
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        found.append([*module.seen])
+        module(torch.ones(1)).sum().backward() if number < 0 else module(torch.ones(1))
+    assert found == [[1], [1, 2], [1, 2, 3], [1, 2, 3], [2, 3, 4]] and variables.others.given.missed == []
+
+
+@pytest.mark.parametrize("kind", ["alias", "tuple", "Enum"])
+def test_what_cannot_be_given_is_missed(kind: str) -> None:
+    schedules: dict[str, Any] = {"warm": [0.1, 0.2], "main": [1.0, 2.0], "kept": object()}
+    variables, state, layer = Variables(), SimpleNamespace(of=None), nn.Linear(1, 1)
+    state.of = {"alias": schedules["warm"], "tuple": (object(), 0.1), "Enum": Phase.WARM}[kind]
+
+    def change(number: int) -> None:
+        if number == 2:
+            state.of = {"alias": schedules["main"], "tuple": (state.of, 0.2), "Enum": Phase.HOT}[kind]
+
+    changes: list[Callable[[int], None]] = [functools.partial(change)]
+    for number in NUMBERS[:-1]:
+        variables.handed_out(number, 1)
+        layer.weight.grad = torch.full_like(layer.weight, len(schedules) + (state.of is None))
+        for one in changes:
+            one(number)
+    assert variables.others.given.missed, "schedules or state"
+
+
+def test_what_a_handler_of_a_signal_sets_is_left_alone() -> None:
+    stop, layer, variables = {"now": False}, nn.Linear(1, 1), Variables()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        stop["now"] = True
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        for number in NUMBERS:
+            variables.handed_out(number, 1)
+            layer.weight.grad = torch.full_like(layer.weight, 1.0 + stop["now"])
+            if number == 2:
+                signal.raise_signal(signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert stop == {"now": True} and variables.others.given.missed == []
