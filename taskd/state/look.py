@@ -5,12 +5,15 @@ It is taken when a step is handed out. This module does NOT read the script.
 
 from __future__ import annotations
 
-from collections.abc import Set
+import re
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 
 import msgpack
 
 from taskd.errors import PeerError
+from taskd.state.leaves import GONE
+from taskd.state.plain import can_be_given
 from taskd.state.rows import Rows, same_in
 from taskd.state.script import PLACES, Number, Values
 
@@ -67,6 +70,16 @@ class Look:
     def every(self) -> Rows:
         """The rows and the other values."""
         return {**(self.others or {}), **self.rows}
+
+    def given(self) -> set[str]:
+        """Return the names of rows and other values that can be given."""
+        return {name for name, data in self.every.items() if data != GONE and can_be_given(data)}
+
+    def without_given(self, names: Iterable[str]) -> set[str]:
+        """Return those names that neither are rows and other values that can be given, nor are inside of them."""
+        given = self.given()
+        bases = {name: {name[: one.start()] for one in re.finditer(r"[.\[]", name)} | {name} for name in names}
+        return {name for name, inside in bases.items() if not inside & given}
 
     def with_these(self, rows: Rows) -> Look:
         """Return a look that also has these rows and other values."""

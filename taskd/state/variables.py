@@ -29,7 +29,6 @@ from typing import Any
 import torch
 
 from taskd.state.counters import Counters, Loop, name_of, row_of
-from taskd.state.leaves import GONE
 from taskd.state.look import Look, fitting, unpacked
 from taskd.state.moves import Moves, settle_moves
 from taskd.state.numbering import Asked
@@ -86,7 +85,7 @@ class Variables:
             names |= {text for text, value in there.items() if type(value) in WHOLE}
             found |= computes & names if used else names
             behind = True
-        return sorted(found)
+        return sorted(found if not self.looks else self.looks[-1].without_given(found))
 
     def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False) -> None:
         """The script gets this step: note its counters, or set them to what they were. `whole`: the body of the
@@ -161,8 +160,7 @@ class Variables:
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
         """Return, by name, what steps hand on to each other and use, or change in place, except for numbers and rows.
         `known`: ids of objects that are put back; `perhaps`: return only what may be handed on or not."""
-        every = self.looks[-1].every if self.looks else {}
-        found, rows = dict[str, Any](), {name for name, data in every.items() if data != GONE}
+        found, rows = dict[str, Any](), self.looks[-1].given() if self.looks else set[str]()
         for script, loop in self._loops.asking():
             places = loop.perhaps if perhaps else loop.carried
             if rows:
@@ -196,6 +194,7 @@ class Variables:
             self.looks[-1].handed = digests
         elif self.looks:
             before = before or self.looks[-1].handed
+        put_back |= self.looks[-1].given() if self.looks else set()
         before = {name: digest for name, digest in before.items() if name not in put_back}
         return sorted(name for name, digest in before.items() if digests.get(name, 0) != digest)
 
