@@ -99,6 +99,8 @@ class Loop(NamedTuple):
     """The places, or the lists and dicts that they are in, at which a step may find what another step has gathered."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
+    exposed: tuple[Place, ...] = ()
+    """Places that a step reads before it sets them, whatever it does with the value."""
     shares_locals: bool = False
     """Whether its function calls locals(): reading its frame would change what that has returned."""
     guards: tuple[Place, ...] = ()
@@ -214,6 +216,7 @@ def of_loop(
         found=finds,
         rows=tuple(_unlike(filter(None, map(row_of, (carried | perhaps) - hidden)))[:_MOST_ROWS]),
         written=_by_text(hopeful.written | other.written),
+        exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,
         guards=_by_text(hopeful.guards | other.guards),
         numbers=any(place.root in beside for flow in flows for place in flow.track.leads()),

@@ -116,16 +116,15 @@ def met_in(
     )
     while todo and len(seen) < _MOST:
         name, value, at, owner, depth = todo.popleft()
-        if not is_scalar(value):
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-        if (data := plain(value)) is not None:
+        if not is_scalar(value) and id(value) in seen:
+            continue
+        if (data := plain(value)) is not None:  # two names may have the same value, and get others later
             own, place = name, None if at is None else (id(at[0]), at[1])
             while _is_another(taken.setdefault(own, (place, data)), (place, data)):
                 own += ", too"
             yield Met(own, name, value, at, data, owner)
         elif depth:
+            seen.add(id(value))
             yield Met(name, name, value, at, None, owner)
             cached = not caches and issubclass(type(value), _Cached)
             parts = [(name, value.__wrapped__, None)] if cached else parts_of(name, value, known, but)

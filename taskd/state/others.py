@@ -83,7 +83,7 @@ class Others:
         """Return the names of values that the source shows to be set before each use."""
         spots = Spots()
         for script, loop in self.loops.asking():
-            used = (*loop.carried, *loop.perhaps, *loop.computes)
+            used = (*loop.exposed, *loop.carried, *loop.perhaps, *loop.computes)
             free = [place for place in loop.written if not any(place.touches(one) for one in used)]
             spots |= _spots(script, loop, free)
         return set_before_use(self._reached(), self._inside.hooks, self._scope(look), spots)

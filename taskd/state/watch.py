@@ -89,7 +89,7 @@ class Watch:
         lively = {id(value) for name, value in things if name in self._root.names}
         lively |= {self._root.ids[at] for at, node in self._root.inner if _is_lively(node)}
         self.dull = {name for name, _ in things} - {name for name, value in things if id(value) in lively}
-        self._root = _without(self._root, [(name, value) for name, value in things if name not in self.dull])
+        self._root = _without(self._root, things, self.dull)
 
     def _add(self, nodes: dict[int, _Node], one: Met) -> None:
         owner = nodes[one.owner]
@@ -97,7 +97,7 @@ class Watch:
             self.values[one.name] = one.data
             owner.names[one.part] = one.name
             if not is_scalar(one.value):
-                owner.lists.append((_index(owner, one.value), one.name))
+                owner.lists.append((_free_index(owner, one.value), one.name))
         elif issubclass(type(one.value), torch.Tensor):
             owner.barren.append((_index(owner, one.value), type(one.value)))
         else:
@@ -122,7 +122,8 @@ class Watch:
                 if type(stored[at]) is not kind:
                     raise _OtherError
             for at, name in node.lists:
-                self._note(name, stored[at], changed)
+                if not is_scalar(stored[at]):  # otherwise it is noted already
+                    self._note(name, stored[at], changed)
             for at, inner in node.inner:
                 todo.append((inner, stored[at]))
 
@@ -159,14 +160,14 @@ def _is_lively(node: _Node) -> bool:
     return bool(node.names) or node.holds or any(_is_lively(inner) for _, inner in node.inner)
 
 
-def _without(root: _Node, things: Sequence[Thing]) -> _Node:
-    """Return the same root with only these things."""
-    less = _node("", things, _read_things)
-    there = {one: at for at, one in reversed([*enumerate(less.ids)])}
+def _without(root: _Node, things: Sequence[Thing], dull: Set[str]) -> _Node:
+    """Return the same root less the dull things."""
+    kept = [at for at, (name, _) in enumerate(things) if name not in dull]
+    less, there = _node("", [things[at] for at in kept], _read_things), {at: new for new, at in enumerate(kept)}
     less.names = root.names
-    less.lists = [(there[root.ids[at]], name) for at, name in root.lists]
-    less.inner = [(there[root.ids[at]], node) for at, node in root.inner if root.ids[at] in there]
-    less.barren = [(there[root.ids[at]], kind) for at, kind in root.barren if root.ids[at] in there]
+    less.lists = [(there[at], name) for at, name in root.lists]
+    less.inner = [(there[at], node) for at, node in root.inner if at in there]
+    less.barren = [(there[at], kind) for at, kind in root.barren if at in there]
     return less
 
 
@@ -181,3 +182,9 @@ def _read_things(things: Sequence[Thing]) -> list[Any]:
 def _index(node: _Node, value: Any) -> int:
     """Return where this value is among those that are stored there."""
     return node.ids.index(id(value))
+
+
+def _free_index(node: _Node, value: Any) -> int:
+    """Return where this value is. If it is there more than once, return the first place that has no name yet."""
+    taken, places = {at for at, _ in node.lists}, [at for at, one in enumerate(node.ids) if one == id(value)]
+    return next((at for at in places if at not in taken), places[0])

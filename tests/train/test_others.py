@@ -173,3 +173,13 @@ def test_what_a_handler_of_a_signal_sets_is_left_alone() -> None:
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert stop == {"now": True} and variables.others.given.missed == []
+
+
+def test_a_phase_is_missed_although_its_class_is_named() -> None:
+    variables, phase, layer = Variables(), Phase.WARM, nn.Linear(1, 1)
+    for number in NUMBERS[:-1]:
+        variables.handed_out(number, 1)
+        layer.weight.grad = torch.full_like(layer.weight, 0.1 if phase is Phase.WARM else 1.0)
+        if number == 2:
+            phase = Phase.HOT
+    assert variables.others.given.missed == ["phase"]
