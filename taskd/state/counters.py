@@ -78,6 +78,17 @@ class Counters:
         {SELF: self.attributes, MODULE: self.module, HERE: self.local}[owner].append(name)
 
 
+class Numbered(NamedTuple):
+    """How a loop's header numbers the steps, as enumerate() does."""
+
+    used: bool = False
+    """Whether the loop uses the numbers."""
+    settable: bool = True
+    """Whether only enumerate() numbers them."""
+    name: str = ""
+    """The variable that enumerate() counts there."""
+
+
 class Loop(NamedTuple):
     """What a loop does to variables from step to step."""
 
@@ -105,12 +116,7 @@ class Loop(NamedTuple):
     """Whether its function calls locals(): reading its frame would change what that has returned."""
     guards: tuple[Place, ...] = ()
     """Flags that guard what is done only once."""
-    numbers: bool = False
-    """Whether its header numbers the steps, as enumerate() does, and the loop uses the numbers."""
-    settable: bool = True
-    """Whether only enumerate() numbers them."""
-    enumerated: str = ""
-    """The variable that enumerate() counts in its header."""
+    numbered: Numbered = Numbered()
 
     @property
     def moved_unseen(self) -> set[str]:
@@ -121,7 +127,7 @@ class Loop(NamedTuple):
         """Whether its statements may set this counter."""
         counts = self.counts
         places = {one.text for one in counts.places if any(one.touches(other) for other in self.written)}
-        return name in {*counts.local, *counts.attributes, *counts.module, *places} - {self.enumerated}
+        return name in {*counts.local, *counts.attributes, *counts.module, *places} - {self.numbered.name}
 
 
 @dataclass(slots=True)
@@ -219,9 +225,9 @@ def of_loop(
         exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,
         guards=_by_text(hopeful.guards | other.guards),
-        numbers=any(place.root in beside for flow in flows for place in flow.track.leads()),
-        settable=settable,
-        enumerated=numbered(node),
+        numbered=Numbered(
+            any(place.root in beside for flow in flows for place in flow.track.leads()), settable, numbered(node)
+        ),
     )
 
 

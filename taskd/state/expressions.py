@@ -187,8 +187,10 @@ class Expressions:
             case ast.Name() | ast.Attribute() | ast.Subscript() if place_of(node) is not None:
                 if (place := self.place(node)) is not None:
                     self.track.reads(place, sink)
-                    for getter in self.reach.computed(place):
+                    for getter, kept in self.reach.computed(place):
                         self._enter(getter, ast.Call(node, [], []), sink)
+                        if kept is not None:
+                            self.track.changes(kept)
                 for part in ast.walk(node):
                     if isinstance(part, ast.Subscript):
                         self.read(part.slice, sink)

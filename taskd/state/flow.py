@@ -99,13 +99,13 @@ class Flow:
         """Follow the body of a called function. Return what is ready at its returns, and whether its end is never
         reached."""
         breaks, rests, self._breaks, self.conditions.rests = self._breaks, self.conditions.rests, [], []
-        early = self._guards.enter()
+        outer = self._guards.enter(block)
         ends = list[set[Place]]()
         self._returns.append((sink, ends))
         self._follow(block)
         self._returns.pop()
         self._breaks, self.conditions.rests = breaks, rests
-        self._guards.leave(early)
+        self._guards.leave(outer)
         return ends, _leaves(block)
 
     @property

@@ -1,8 +1,9 @@
 """Finds what guards something that a loop does only once: `if not done: register(); done = True`.
 
 No repair undoes what was done, so the guard must stay as it is. A guard is read by the condition of a block, and the
-block sets it and calls something or raises. It is set nowhere else, so a flag that toggles is none. A flag that only
-ends a phase (`if warm and loss < 1: warm = False`) is none, either. This module does NOT know any values.
+block sets it and calls something or raises. A function that begins with `if done: return` is such a block, too. A
+guard is set nowhere else, so a flag that toggles is none. A flag that only ends a phase
+(`if warm and loss < 1: warm = False`) is none, either. This module does NOT know any values.
 """
 
 from __future__ import annotations
@@ -29,31 +30,32 @@ class Guards:
         """The ids of all statements that set a place."""
         self._early = set[Place]()
         """Places because of which the function that is followed may return at once."""
+        self._body: Sequence[ast.stmt] = ()
+        """The body of that function."""
 
     @property
     def found(self) -> set[Place]:
         """All guards."""
         return {place for place, there in self._guards.items() if self._set_at.get(place, set()) <= there}
 
-    def enter(self) -> set[Place]:
-        """A function is entered. Return what `leave` needs."""
-        early, self._early = self._early, set()
-        return early
+    def enter(self, body: Sequence[ast.stmt]) -> tuple[set[Place], Sequence[ast.stmt]]:
+        """A function with this body is entered. Return what `leave` needs."""
+        outer = self._early, self._body
+        self._early, self._body = set(), body
+        return outer
 
-    def leave(self, early: set[Place]) -> None:
+    def leave(self, outer: tuple[set[Place], Sequence[ast.stmt]]) -> None:
         """The function is left."""
-        self._early = early
+        self._early, self._body = outer
 
     def look_at(self, test: ast.expr, block: Sequence[ast.stmt]) -> None:
         """Look at a block that is run under this condition."""
         tested = set(self._values.places_in(test))
         if isinstance(block[0], ast.Return) and block[0].value is None:
             self._early |= tested
-        nodes = [node for statement in block for node in ast.walk(statement)]
-        calls = [node.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-        filled = {id(call): place for call in calls if (place := self._filled(call)) in tested and place is not None}
-        acts = any(not self._values.shows(call) and id(call) not in filled for call in calls)
-        if acts or any(isinstance(node, ast.Raise) for node in nodes):
+        nodes = _nodes(block)
+        filled = self._filled(nodes, tested)
+        if self._acts(nodes, filled):
             for place in filled.values():
                 self._guards.setdefault(place, set())
             for node in nodes:
@@ -64,8 +66,13 @@ class Guards:
         """Note what an assignment sets."""
         for place in self._places_set(statement):
             self._set_at.setdefault(place, set()).add(id(statement))
-            if place in self._early:
+            if place in self._early and self._acts(nodes := _nodes(self._body), self._filled(nodes, {place})):
                 self._guards.setdefault(place, set()).add(id(statement))
+
+    def _acts(self, nodes: Sequence[ast.AST], filled: dict[int, Place]) -> bool:
+        """Whether these statements call something for its effect, or raise. `filled`: calls that do not count."""
+        calls = [call for call in _calls(nodes) if id(call) not in filled and not self._values.shows(call)]
+        return bool(calls) or any(isinstance(node, ast.Raise) for node in nodes)
 
     def _places_set(self, node: ast.AST) -> Iterator[Place]:
         """Return the places that this statement sets, and the containers of which it sets an item."""
@@ -74,7 +81,20 @@ class Guards:
                 if (place := self._values.place(part)) is not None:
                     yield place
 
-    def _filled(self, call: ast.Call) -> Place | None:
-        """Return the container into which this call puts something."""
-        fills = isinstance(call.func, ast.Attribute) and call.func.attr in _FILLS
-        return self._values.place(call.func.value) if fills else None  # type: ignore[attr-defined]
+    def _filled(self, nodes: Sequence[ast.AST], tested: set[Place]) -> dict[int, Place]:
+        """Return those of these containers into which a call puts something, by the id of the call."""
+        fills = [
+            (call, self._values.place(call.func.value))
+            for call in _calls(nodes)
+            if isinstance(call.func, ast.Attribute) and call.func.attr in _FILLS
+        ]
+        return {id(call): place for call, place in fills if place in tested and place is not None}
+
+
+def _nodes(block: Sequence[ast.stmt]) -> list[ast.AST]:
+    return [node for statement in block for node in ast.walk(statement)]
+
+
+def _calls(nodes: Sequence[ast.AST]) -> list[ast.Call]:
+    """Return the calls whose results nobody uses."""
+    return [node.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]

@@ -16,22 +16,22 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import functools
-import gc
 import os
 import sys
 import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from functools import lru_cache
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
+from taskd.state.caches import Cached, drawn, names_in, remembered
 from taskd.state.places import Spot, space_of
-from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, packed, unpacked
+from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, mark, packed, unpacked
+from taskd.state.rng import is_generator
 from taskd.state.sources import passed_over
 
 Thing = tuple[str, Any]
@@ -63,7 +63,8 @@ _READ_WHOLE: tuple[Any, ...] = (
     deque,
 )
 _BEHIND = {classmethod: "__func__", staticmethod: "__func__", property: "fget", functools.cached_property: "func"}
-_Cached = type(lru_cache(lambda: None))
+GENERATOR = mark("a generator of random numbers")
+"""Stands for such a generator."""
 _FLAGS = frozenset(packed(value) for value in (True, False, None))
 _OF_TORCH = "require_forward_param_sync"
 """DistributedDataParallel sets this attribute in each forward, so an evaluation changes it."""
@@ -126,8 +127,9 @@ def met_in(
         elif depth:
             seen.add(id(value))
             yield Met(name, name, value, at, None, owner)
-            cached = not caches and issubclass(type(value), _Cached)
-            parts = [(name, value.__wrapped__, None)] if cached else parts_of(name, value, known, but)
+            parts = parts_of(name, value, known, but)
+            if not caches and issubclass(type(value), Cached):
+                parts = (one for one in parts if not one[0].startswith(f"what {name} remembers"))
             todo += [(part, item, place, id(value), depth - 1) for part, item, place in parts]
 
 
@@ -144,13 +146,15 @@ def parts_of(name: str, one: Any, known: Set[int], but: Set[int | str | Spot]) -
 
 
 def plain(value: Any) -> bytes | None:
-    """Return a plain value, or a digest of it. None: it is not plain."""
-    return packed(_shortened(value))
+    """Return a plain value, or a digest of it. None: it is not plain. A generator of random numbers counts as one whose
+    contents do not matter: where it stands is put back, but no newcomer gets one."""
+    data = packed(_shortened(value))
+    return GENERATOR if data is None and is_generator(value) else data
 
 
 def code_of(name: str, value: Any) -> Iterator[Thing]:
     """Return this value if it is a function, class or cached function, else its class if the script defines it."""
-    if issubclass(type(value), (FunctionType, type, _Cached)):
+    if issubclass(type(value), (FunctionType, type, Cached)):
         yield name, value
     else:
         yield from ((part, kind) for part, kind, _ in _of_class(value))
@@ -205,9 +209,10 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
         yield name, getattr(one, _BEHIND[kind]), None
     elif issubclass(kind, functools.partial):
         yield from ((name, held, None) for held in (one.keywords, one.args, one.func))
-    elif issubclass(kind, _Cached):
+    elif issubclass(kind, Cached):
         yield name, one.__wrapped__, None
-        yield from ((f"what {name} remembers[{at}]", item, None) for at, item in enumerate(_remembered(one)))
+        yield from ((f"what {name} has drawn", count, None) for count in drawn(one))
+        yield from ((f"what {name} remembers[{at}]", item, None) for at, item in enumerate(remembered(one)))
     elif issubclass(kind, type):
         yield from _of_a_class(name, one)
     elif one is os.environ:
@@ -300,7 +305,7 @@ def _of_function(name: str, one: FunctionType) -> Iterator[_Part]:
 
 def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
     """Return the module's values that this code names. Of the script's other modules: what the code may read there."""
-    names = _names(code)
+    names = names_in(code)
     for name in names:
         value = space.get(name)
         if not issubclass(type(value), ModuleType):
@@ -325,7 +330,7 @@ def reader_of(one: Any) -> Callable[[Any], list[Any]]:
     """Return a function that reads quickly all values in such an object on which its parts depend, and its class."""
     kind = type(one)
     if issubclass(kind, FunctionType):
-        names = () if passed_over(one.__code__.co_filename, one.__code__.co_name) else _names(one.__code__)
+        names = () if passed_over(one.__code__.co_filename, one.__code__.co_name) else names_in(one.__code__)
         files = [vars(found) for name in names if _is_a_scripts_file(found := one.__globals__.get(name))]
         others = [(space, name) for space in files for name in names]
         return functools.partial(_read_function, names, others)
@@ -333,7 +338,7 @@ def reader_of(one: Any) -> Callable[[Any], list[Any]]:
         return _read_module
     if issubclass(kind, type):
         return functools.partial(_read_a_class, [vars(base) for base in one.__mro__ if is_the_scripts(base)])
-    if issubclass(kind, _Cached):
+    if issubclass(kind, Cached):
         return _read_cached
     if kind is dict and len(one) <= _LOOKED_AT:
         return _read_dict
@@ -364,7 +369,7 @@ def _read_a_class(spaces: list[Mapping[str, Any]], one: type) -> list[Any]:
 
 
 def _read_cached(one: Any) -> list[Any]:
-    return [type(one), one.__wrapped__]
+    return [type(one), one.__wrapped__, *drawn(one)]
 
 
 def _read_dict(one: dict[Any, Any]) -> list[Any]:
@@ -378,22 +383,6 @@ def _read_attributes(one: Any) -> list[Any]:
 
 def _read_parts(one: Any) -> list[Any]:
     return [type(one), *(item for _, item, _ in _parts("", one))]
-
-
-@lru_cache(maxsize=1024)
-def _names(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals and attributes in this code, and in the functions defined inside it."""
-    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
-    return tuple(dict.fromkeys((*code.co_names, *inner)))
-
-
-def _remembered(one: Any) -> Iterator[Any]:
-    """Return the cached results of a function: all that it refers to, except what belongs to the function itself."""
-    own = {id(one.__wrapped__), id(vars(one))}
-    for held in gc.get_referents(one):
-        if id(held) in own or isinstance(held, type):
-            continue
-        yield from ([*dict.values(held)] if type(held) is dict else [held])
 
 
 def is_the_scripts(kind: type) -> bool:

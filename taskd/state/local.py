@@ -225,6 +225,7 @@ class LocalState:
             self.put_gradients(self.replica.split(parts["gradients"]))
             unreduced = fully_sharded.unpack(self.replica.split(parts["unreduced"]))
             self.replica.fully_sharded.put_back(unreduced)
+            self.variables.others.follow_generators()  # a rehearsal may have made some
             rng.restore(parts["generators"])
             self.variables.inherited.adopt(parts["variables"])
             return parts["opened"], parts["habits"], parts["whole"]

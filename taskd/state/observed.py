@@ -89,6 +89,8 @@ class Observed:
     _spent_ns: int = 0
     _looks: int = 0
     _stopped: bool = False
+    searched: bool = False
+    """Whether the last look has searched all anew, because something else was there."""
 
     def pays(self) -> bool:
         """Whether looks take little enough of the time. Once they do not, they never do again."""
@@ -102,6 +104,7 @@ class Observed:
         searched anew."""
         begin = time.monotonic_ns()
         names = self._watch.look(things(self._watch.dull)) if of == self._of else None
+        self.searched = names is None
         if names is None:
             self._watch.search(things(frozenset()), *scope())
             self._of, self._changed, self._by_handlers = of, {}, frozenset(_set_by_handlers())

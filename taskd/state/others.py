@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from taskd.state import rng
 from taskd.state.counters import Loop
+from taskd.state.found import generators_in
 from taskd.state.inside import Inside
 from taskd.state.leaves import Thing
 from taskd.state.look import Look
@@ -48,6 +50,13 @@ class Others:
             self._inside = self.looks_inside()
         of = (look.place, look.loop, *map(tuple, look.values), *look.rows)
         look.others = self.observed.look(self._reached, lambda: self._scope(look), of)
+        if self.observed.searched and not is_new:  # at the beginning of a loop, all are found anyway
+            self.follow_generators()
+
+    def follow_generators(self) -> None:
+        """From now on, put back the generators of random numbers that the loop has now: steps may have made some."""
+        if found := generators_in(self.finds()):
+            rng.follow(rng.OF_THE_LOOP, found)
 
     def put(self, look: Look, first: bool = False) -> None:
         """Give all values what this look has found. `first`: it was the look at the very first step."""

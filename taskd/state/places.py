@@ -58,6 +58,12 @@ class Place:
         length = 1 if self.module else 0
         return Place(re.match(r"\w*", self.text)[0], self.root, self.path[:length], self.module)  # type: ignore[index]
 
+    def upto(self, length: int) -> Place:
+        """Return the place where only so many attributes and items are followed."""
+        path, begin = self.path[:length], len(self.base.path)
+        parts = [f".{key}" if is_attribute else "[...]" if key is ANY else f"[{key!r}]" for is_attribute, key in path]
+        return Place(self.base.text + "".join(parts[begin:]), self.root, path, self.module)
+
     def touches(self, other: Place) -> bool:
         """Whether one of both places may be the other, or a part of it."""
         if (self.root, self.module) != (other.root, other.module):

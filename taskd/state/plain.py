@@ -86,6 +86,11 @@ def can_be_given(data: bytes) -> bool:
     return not data.startswith(_DIGEST)
 
 
+def mark(text: str) -> bytes:
+    """Return a digest that stands for something of which only matters that it is there."""
+    return _digest(text.encode())
+
+
 def shortened(noted: Noted, most: int) -> Noted:
     """Return the same with digests in place of longer values."""
     return {name: _shortened(data, most) for name, data in noted.items()}

@@ -9,6 +9,7 @@ It does NOT know what statements do.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from argparse import Namespace
 from collections import deque
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from taskd.state.caches import draws
 from taskd.state.places import ANY, NOTHING, Path, Place, attribute_of, kept_in
 from taskd.state.sources import Node, node_of, own_names, passed_over, unwrapped
 
@@ -223,16 +225,20 @@ class Reach:
         found = self._at(place)
         return found is NOTHING or issubclass(type(found), (list, dict, set, deque))
 
-    def computed(self, place: Place) -> Iterator[Called]:
-        """Return the properties of the script's classes that this place asks for."""
+    def computed(self, place: Place) -> Iterator[tuple[Called, Place | None]]:
+        """Return the properties of the script's classes that this place asks for. If one draws random numbers, and only
+        at first, return also the place where it keeps them."""
         for at, (is_attribute, name) in enumerate(place.path):
             owner = replace(place, path=place.path[:at])
             found = self._at(owner) if is_attribute else NOTHING
             getter = _of_class(type(found), name) if found is not NOTHING else None
-            function = unwrapped(getter.fget) if type(getter) is property else None
+            cached = isinstance(getter, functools.cached_property)
+            function = unwrapped(getattr(getter, "func" if cached else "fget", None))
             node = None if function is None else node_of(function.__code__, function.__globals__)
             if function is not None and isinstance(node, Node) and function.__code__.co_argcount:
-                yield Called(function, node, owner)
+                kept = place.upto(at + 1) if cached and draws(function) else None
+                if kept is not None or not cached:
+                    yield Called(function, node, owner), kept
                 return
 
     def is_collective(self, function: ast.expr, names: Names) -> bool:

@@ -85,6 +85,9 @@ class Settled:
     behind: set[str] = field(default_factory=set)
     """Names of numbers that are each rank's own, move in each step, and miss the last step on some rank."""
 
+    alone: bool = False
+    """Whether only this rank knows that something is refused."""
+
     def judge(self, used: Set[str], perhaps: Set[str]) -> None:
         """Start over because of what is behind, if it is used for more than to be shown. If it is perhaps used, say so.
         What is only shown may be behind."""

@@ -29,11 +29,13 @@ from typing import Any
 import torch
 
 from taskd.state.counters import Counters, Loop, name_of, row_of
+from taskd.state.leaves import GENERATOR
 from taskd.state.look import Look, fitting, unpacked
 from taskd.state.moves import Moves, settle_moves
 from taskd.state.numbering import Asked
 from taskd.state.others import AskingLoops, Others
 from taskd.state.places import NUMBERS
+from taskd.state.plain import is_scalar
 from taskd.state.rest import Loops
 from taskd.state.rows import put_rows, rows_at, same_in, used_in
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, WHOLE, Script, Values, frame_of
@@ -59,8 +61,8 @@ class Variables:
     _settled: int = -1
     """The last step before which all ranks have settled what they lack."""
     inherited: Inherited = field(default_factory=lambda: Inherited())
-    _before: dict[str, int] = field(default_factory=dict)
-    """What the loop handed on to the last step of a newcomer's predecessor."""
+    _before: Look | None = None
+    """A newcomer's predecessor took this look when it began its last step."""
     _aside: Look | None = None
     _loops: AskingLoops = field(default_factory=AskingLoops)
     others: Others = field(init=False)
@@ -87,10 +89,10 @@ class Variables:
             behind = True
         return sorted(found if not self.looks else self.looks[-1].without_given(found))
 
-    def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False) -> None:
+    def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False, raised: bool = False) -> None:
         """The script gets this step: note its counters, or set them to what they were. `whole`: the body of the
         previous step has run to its end. `late`: a newcomer has passed all steps that are done, and may have counted
-        them."""
+        them. `raised`: an error of this rank has left the step before, and a marker (`failed = True`) shall stay."""
         script = Script.asking()
         if script is None:
             return
@@ -99,7 +101,7 @@ class Variables:
         if self.inherited.looks:
             self._begin(script, look, late)
         elif seen is not None and seen.number == number and seen.is_beside(look):
-            self._put(script, _changes(look.values, seen.values), seen, first=len(self.looks) == 1)
+            self._put(script, _changes(look.values, seen.values), seen, first=raised or len(self.looks) == 1)
         else:
             look.lacks = not (whole or self._settled == number)
             if seen is not None:
@@ -154,8 +156,8 @@ class Variables:
 
     def numbered(self) -> Asked:
         """Return the functions of the script that number the steps, and use the numbers."""
-        found = [(frame_of(script), loop) for script, loop in self._loops.asking() if loop.numbers]
-        return Asked([frame for frame, _ in found], all(loop.settable for _, loop in found))
+        found = [(frame_of(script), loop) for script, loop in self._loops.asking() if loop.numbered.used]
+        return Asked([frame for frame, _ in found], all(loop.numbered.settable for _, loop in found))
 
     def held(self, known: Callable[[], Set[int]] = frozenset, perhaps: bool = False) -> dict[str, Any]:
         """Return, by name, what steps hand on to each other and use, or change in place, except for numbers and rows.
@@ -183,20 +185,23 @@ class Variables:
         self.looks.extend(one for one in self.inherited.looks if one.number < look.number)
         self.looks.append(look)
         self.newcomer = look.lacks = not here
-        self._before = last.handed if last.is_beside(look) else {}
+        self._before = last if last.is_beside(look) else None
         self.inherited.looks = []
 
     def handed_on(self, digests: dict[str, int], put_back: Set[str]) -> list[str]:
         """Note the digests of what the current step finds. Return the names of values that its first attempt found
         different, on this rank or in a newcomer's predecessor. `put_back`: names of what a repair puts back anyway."""
-        before, self._before = self._before, {}
+        before, self._before = self._before, None
         if self.looks and self.looks[-1].packed is None:
             self.looks[-1].handed = digests
         elif self.looks:
-            before = before or self.looks[-1].handed
-        put_back |= self.looks[-1].given() if self.looks else set()
-        before = {name: digest for name, digest in before.items() if name not in put_back}
-        return sorted(name for name, digest in before.items() if digests.get(name, 0) != digest)
+            before = before or self.looks[-1]
+        if before is None:
+            return []
+        put_back = {*put_back, *before.given()}
+        return sorted(
+            name for name, digest in before.handed.items() if name not in put_back and digests.get(name, 0) != digest
+        )
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
@@ -223,6 +228,7 @@ class Variables:
             return Moves(seen.lacks, None, seen.every)
         last = beside[-2]
         same = same_in(last.every, seen.every) if seen.lacks else set[str]()
+        same -= {name for name in same if seen.every[name] == GENERATOR}  # where it stands is put back
         if len(beside) > 2:  # what no step has changed so far is not gathered, as if an option of the script were off
             same &= seen.moved
         if same - seen.rows.keys():
@@ -243,7 +249,13 @@ class Variables:
             )
             settled.spare(loop.shown)
             settled.refused |= unknown - loop.shown
-            settled.refused |= take.keys() - seen.rows.keys() if seen.others is None else set()
+            if seen.others is None and (lost := take.keys() - seen.rows.keys()):
+                settled.refused |= lost
+                settled.alone = True
+            if seen.lacks:
+                settled.unsure |= (
+                    _unmoved(script.everything(loop.carried, self.known()), seen) - take.keys() - settled.refused
+                )
             self._put(script, settled.take, seen.with_these(take) if take else None)
             if not settled.refused:  # otherwise this rank still lacks them, if it lives on
                 self.looks[-1] = self._look(script, number, seen.loop).follows(seen)
@@ -298,6 +310,13 @@ def _changes(one: Values, other: Values) -> Values:
         {name: value for name, value in b.items() if not alike(a.get(name), value)}
         for a, b in zip(one, other, strict=True)
     ]
+
+
+def _unmoved(there: dict[str, Any], seen: Look) -> set[str]:
+    """Return the names of flags and texts that steps hand on and that none has changed: perhaps the last one did, and
+    this rank has not seen that."""
+    plain = {name for name, value in there.items() if is_scalar(value) and type(value) not in NUMBERS}
+    return plain - seen.moved - seen.every.keys()
 
 
 def _sums(value: Any) -> bool:

@@ -77,11 +77,11 @@ class Counting:
         self._ended: int | None = -1
         """The last step whose body has run to its end; None: the last step's body has not."""
 
-    def handed_out(self, number: int, early: bool) -> None:
-        """Note that the script gets this step. `early`: a newcomer may get it long before its use. Raises
-        StepAbandoned."""
+    def handed_out(self, number: int, early: bool, raised: bool = False) -> None:
+        """Note that the script gets this step. `early`: a newcomer may get it long before its use. `raised`: it is done
+        again, because it had raised on this rank. Raises StepAbandoned."""
         if not (early and self._variables.inherited.looks):
-            self._look(number)
+            self._look(number, raised=raised)
         if self._lacking:
             self._refuse(UNKNOWN.format(names=listed(self._lacking), number=number - 1))
         if self.restored and not early:
@@ -151,13 +151,13 @@ class Counting:
         """Note that the script asks for the next step after a rehearsed one."""
         self._doubts.look(WHAT, self._variables.rehearsed, self._registered.calls.rehearsing.passes_loop)
 
-    def _look(self, number: int, late: bool = False) -> None:
+    def _look(self, number: int, late: bool = False, raised: bool = False) -> None:
         if not self._repair.heals:
             return
         if self._variables.inherited.looks:
             self._doubts.look(WHAT, self._variables.inherited.came_to_the_end, self.notes.left)
         whole = self._ended == number - 1
-        self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late)
+        self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late, raised)
         if not self.restored:
             self._hands_on()
 
@@ -195,7 +195,7 @@ class Counting:
         if any(lacking):
             told, _ = self._repair.together.everyone(look(WHAT, variables.tell, number) or _NOTHING)
             settled = look(WHAT, variables.hear, number, told, rank) or Settled()
-            speaks = rank == next(other for other, lacks in enumerate(lacking) if lacks)
+            speaks = settled.alone or rank == next(other for other, lacks in enumerate(lacking) if lacks)
             if settled.refused and speaks:
                 self._refuse(UNKNOWN.format(names=listed(settled.refused), number=number - 1))
             self._check_what_was_put()

@@ -39,7 +39,7 @@ class Raised:
         self._registered, self._repair = registered, repair
         self.left: int | None = None
         """The step that an error has left for good."""
-        self._tried = -1
+        self.tried = -1
         """The last step that was done again because it had raised on this rank."""
         self._tried_by_all = -1
         """The last step that was done again because it had raised on any rank."""
@@ -47,7 +47,7 @@ class Raised:
     @property
     def came_again(self) -> bool:
         """Whether an error has left that step twice."""
-        return self.left is not None and self._tried == self.left
+        return self.left is not None and self.tried == self.left
 
     def batch(self, feed: Feed, number: int, start: int) -> Any:
         """Return the batch of this step, in a loop that began after `start` updates. Raises StepAbandoned if the loader
@@ -76,12 +76,12 @@ class Raised:
         known = self._registered
         refused = self.is_torn(error) or _is_one_of(self._repair.never_retry, error)
         refused = refused or bool(known.coverage.flaws or known.doubts.sentence)
-        if refused or number in (self._tried, self._tried_by_all) or follows(first_line(type(error), error)):
+        if refused or number in (self.tried, self._tried_by_all) or follows(first_line(type(error), error)):
             return False
         _logger.warning("step %d was left by %s: all ranks are asked to do it again", number, told(error))
         begun = self._repair.appeal(number, f"{told(error)} in step {number}")
         if begun:
-            self._tried = number
+            self.tried = number
             traceback.clear_frames(error.__traceback__)  # the frames may hold large tensors
             if isinstance(error, torch.OutOfMemoryError):
                 _empty_caches()

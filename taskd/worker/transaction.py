@@ -104,7 +104,7 @@ class Transaction:
             self._refuse(str(error))
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
-        self.variables.handed_out(number, feed.early)
+        self.variables.handed_out(number, feed.early, raised=number == self.raised.tried)
         if not self.variables.numbers(number, feed):
             self._refuse(MISCOUNTED)
         last, generators = self._last

@@ -202,7 +202,7 @@ def test_what_the_header_gives_beside_the_steps(header: str, numbers: bool, sett
     source = MODULE.replace("step in loader:", f"{header}:")
     body = "i = 0\none(step, i)" if not numbers else "with step as batch:\n    one(batch, i)"
     found = found_in(body, source)
-    assert (found.numbers, found.settable) == (numbers, settable)
+    assert (found.numbered.used, found.numbered.settable) == (numbers, settable)
 
 
 @pytest.mark.parametrize("source", ["", "def other(): pass\n", "this is no Python", "def train(:\n"])

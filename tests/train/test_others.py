@@ -89,6 +89,102 @@ def test_a_marker_of_something_that_was_done_is_left_alone() -> None:
     assert raised == [2] and variables.others.given.missed == []
 
 
+class Prepares:
+    """Does something once, and sets something once."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer, self.is_done, self.is_late, self.scale = layer, False, False, 1.0
+
+    def acts(self, number: int) -> None:
+        if self.is_done:
+            return
+        if number == 2:
+            self.layer.register_forward_hook(lambda *_: None)
+            self.is_done = True
+
+    def sets(self, number: int) -> None:
+        if self.is_late:
+            return
+        self.scale = number * 0.5
+        self.is_late = number == 2
+
+
+def test_a_function_that_returns_at_once_guards_what_it_does() -> None:
+    layer, found, left = nn.Linear(1, 1), UserList[Any](), UserList[str]()
+    variables, prepares = Variables(), Prepares(layer)
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        left += variables.others.given.left
+        found.append((prepares.is_done, prepares.is_late, prepares.scale))
+        layer.weight.grad = torch.full_like(layer.weight, prepares.scale + prepares.is_done)
+        prepares.acts(number)
+        prepares.sets(number)
+    assert found[2:] == [(False, False, 0.5), (True, False, 0.5), (True, True, 1.0)]
+    assert {*left} == {"prepares.is_done"} and variables.others.given.missed == []
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_marker_that_no_source_shows_is_left_alone_after_an_error(raised: bool) -> None:
+    variables, layer, state = Variables(), nn.Linear(1, 1), {"failed": False}
+
+    def fail(*_: Any) -> None:
+        state.update(failed=True)
+        raise ValueError("once")
+
+    hook: Any = None
+    for number in NUMBERS[:-1]:
+        again = hook is not None
+        variables.handed_out(number, 1, raised=raised and again)
+        if number == 2 and not again:
+            hook = layer.register_forward_pre_hook(fail)
+        try:
+            layer(torch.ones(1) * (1.0 + state["failed"]))
+        except ValueError:
+            hook.remove()
+    given = variables.others.given
+    assert (given.left, given.missed) == ((["state['failed']"], []) if raised else ([], ["state['failed']"]))
+
+
+@functools.lru_cache
+def table(length: int) -> torch.Tensor:
+    return torch.rand(length)
+
+
+@functools.lru_cache
+def ramp(length: int) -> torch.Tensor:
+    return torch.arange(length)
+
+
+class Cache:
+    """Draws at its first use."""
+
+    @functools.cached_property
+    def noise(self) -> torch.Tensor:
+        return torch.rand(3)
+
+    @functools.cached_property
+    def ramp(self) -> torch.Tensor:
+        return torch.arange(3)
+
+
+def test_what_a_cached_property_has_drawn_is_handed_on() -> None:
+    variables, cache, layer = Variables(), Cache(), nn.Linear(1, 1)
+    for number in range(2):
+        variables.handed_out(number, 1)
+        held = variables.held().keys()
+        layer.weight.grad = torch.full_like(layer.weight, (cache.noise[:2].sum() + cache.ramp.sum()).item())
+    assert held == {"cache.noise", "layer.weight.grad"}
+
+
+@pytest.mark.parametrize("cached", [table, ramp])
+def test_what_a_cached_function_has_drawn_is_missed(cached: Callable[[int], torch.Tensor]) -> None:
+    variables, layer = Variables(), nn.Linear(1, 1)
+    for number in NUMBERS[:-1]:
+        variables.handed_out(number, 1)
+        layer.weight.grad = torch.full_like(layer.weight, cached(number).sum().item())
+    assert variables.others.given.missed == (["what cached has drawn"] if cached is table else [])
+
+
 def test_a_flag_that_toggles_is_given_back() -> None:
     variables, gan, layer = Variables(), SimpleNamespace(turn=True), nn.Linear(1, 1)
     found = UserList[bool]()
@@ -183,3 +279,18 @@ def test_a_phase_is_missed_although_its_class_is_named() -> None:
         if number == 2:
             phase = Phase.HOT
     assert variables.others.given.missed == ["phase"]
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_flag_that_the_last_step_may_have_set_for_the_first_time_is_said(at: int) -> None:
+    variables, other, spike, layer = Variables(), Variables(), False, nn.Linear(1, 1)
+    for one in (other, variables):
+        spike = False
+        for number in range(4):
+            one.handed_out(number, 1, whole=number < 3)
+            answers = one.hear(number, [other.tell(number), one.tell(number)], 1) if number == 3 else None
+            layer.weight.grad = torch.full_like(layer.weight, 0.5 if spike else 1.0)
+            if number == at:
+                spike = True
+    assert answers is not None
+    assert answers.unsure == ({"spike"} if at == 3 else set())

@@ -72,6 +72,27 @@ class Criterion(torch.nn.Module):
         return loss * (1 + 0.1 * self.calls) / (1 + sum(self.seen))
 
 
+class Drawn:
+    """Draws, and makes what it draws from, at its first use."""
+
+    def __init__(self):
+        self.generator = None
+
+    @functools.cached_property
+    def table(self):
+        return torch.rand(8)
+
+    def __call__(self):
+        if self.generator is None:
+            self.generator = torch.Generator().manual_seed(5)
+        return torch.rand(1, generator=self.generator).item()
+
+
+@functools.lru_cache
+def table(length):
+    return torch.rand(length, 8)
+
+
 class Callback:
     """One of many."""
 
@@ -104,7 +125,7 @@ warm, info = True, {"warm": True, "weight": None}
 previous = best = done = None
 smooth, count, temperature = np.float64(1.0), np.int64(0), Decimal("1.5")
 phase = Phase.WARM
-bag, criterion, callbacks = Bag(), Criterion(), [Callback() for _ in range(12)]
+drawn, bag, criterion, callbacks = Drawn(), Bag(), Criterion(), [Callback() for _ in range(12)]
 progress = contextvars.ContextVar("progress", default=0)
 local = threading.local()
 local.turns = 0
@@ -162,6 +183,12 @@ def weighted(loss):
             return loss * part()
         case "cell":
             return loss * noise()
+        case "generator":
+            return loss * (1 + drawn())
+        case "property":
+            return loss * (1 + drawn.table.mean())
+        case "cache":
+            return loss * (1 + table(3).mean())
         case "optimizer hook":
             return loss * (1 + 0.1 * stats["n"])
     return loss

@@ -1,0 +1,66 @@
+"""Sees what the script's caches remember of random numbers.
+
+A function under `functools.lru_cache` may draw. A step that is done again finds there what its first attempt has drawn.
+It draws nothing, so all that it draws later is different. A newcomer draws anew. No result can be put into such a
+cache, so its contents are only compared. Whether a function draws is judged by the names in its code.
+
+Failure modes: a cache of something that is always the same counts as drawn, or the results are not looked at although
+they are random. It does NOT know what `cached_property` has stored, which is an attribute like any other.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from taskd.state.held import Held
+from taskd.state.sources import unwrapped
+
+Cached = type(lru_cache(lambda: None))
+_DRAWS = re.compile(r"rand|shuffle|permut|dropout|^(normal|uniform|choices?|sample|multinomial|bernoulli|poisson)_?$")
+"""Names of functions that draw random numbers."""
+_seen = weakref.WeakKeyDictionary[Any, tuple[int, Fraction]]()
+"""For each cache how often its function was called, and a digest of its results."""
+
+
+def remembered(cache: Any) -> Iterator[Any]:
+    """Return the cached results of a function: all that it refers to, except what belongs to the function itself."""
+    own = {id(cache.__wrapped__), id(vars(cache))}
+    for held in gc.get_referents(cache):
+        if id(held) in own or isinstance(held, type):
+            continue
+        yield from ([*dict.values(held)] if type(held) is dict else [held])
+
+
+def drawn(cache: Any) -> Iterator[Fraction]:
+    """Return a number for the results of a function that draws: the same object while it is not called anew. A fraction
+    is no value that a repair would give back."""
+    function = unwrapped(cache.__wrapped__)
+    if function is None or not draws(function):
+        return
+    calls, found = cache.cache_info().misses, _seen.get(cache)
+    if found is None or found[0] != calls:
+        results = Held()
+        results.look([*remembered(cache)], closely=True)
+        found = _seen[cache] = calls, Fraction(results.digest)
+    yield found[1]
+
+
+def draws(function: FunctionType) -> bool:
+    """Whether a function of the script may draw random numbers, or a function of the script that it calls."""
+    called = [unwrapped(function.__globals__.get(name)) for name in names_in(function.__code__)]
+    codes = [function.__code__, *(one.__code__ for one in called if one is not None)]
+    return any(_DRAWS.search(name) for code in codes for name in names_in(code))
+
+
+@lru_cache(maxsize=1024)
+def names_in(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals and attributes in this code, and in the functions defined inside it."""
+    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in names_in(one)]
+    return tuple(dict.fromkeys((*code.co_names, *inner)))
