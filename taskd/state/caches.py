@@ -23,10 +23,17 @@ from taskd.state.held import Held
 from taskd.state.sources import unwrapped
 
 Cached = type(lru_cache(lambda: None))
-_DRAWS = re.compile(r"rand|shuffle|permut|dropout|^(normal|uniform|choices?|sample|multinomial|bernoulli|poisson)_?$")
+_WORDS = "normal|uniform|choices?|r?sample|shuffle|permut(ation|ed)|multinomial|bernoulli|poisson|dropout|beta|gamma"
+_WORDS += "|gauss|exponential|integers|laplace|cauchy|geometric|binomial|dirichlet|standard_normal|log_?normal|gumbel"
+_BEGIN = "rand(n|int|perm|om)?(_.*)?|trunc_.*|xavier_.*|kaiming_.*"
+_DRAWS = re.compile(f"^((alpha_|feature_)?({_WORDS})(variate)?[123]?d?_?|{_BEGIN})$")
 """Names of functions that draw random numbers."""
+_SEEDS = frozenset({"manual_seed", "seed"})
+"""Names in a function that draws the same numbers whenever it is called."""
 _seen = weakref.WeakKeyDictionary[Any, tuple[int, Fraction]]()
 """For each cache how often its function was called, and a digest of its results."""
+_judged = weakref.WeakKeyDictionary[FunctionType, bool]()
+"""For each function whether it may draw."""
 
 
 def remembered(cache: Any) -> Iterator[Any]:
@@ -54,9 +61,16 @@ def drawn(cache: Any) -> Iterator[Fraction]:
 
 def draws(function: FunctionType) -> bool:
     """Whether a function of the script may draw random numbers, or a function of the script that it calls."""
+    if function not in _judged:
+        _judged[function] = _may_draw(function)
+    return _judged[function]
+
+
+def _may_draw(function: FunctionType) -> bool:
     called = [unwrapped(function.__globals__.get(name)) for name in names_in(function.__code__)]
     codes = [function.__code__, *(one.__code__ for one in called if one is not None)]
-    return any(_DRAWS.search(name) for code in codes for name in names_in(code))
+    names = {name for code in codes for name in names_in(code)}
+    return not names & _SEEDS and any(map(_DRAWS.search, names))
 
 
 @lru_cache(maxsize=1024)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from taskd.state.expressions import Expressions
+from taskd.state.expressions import Expressions, name_of
 from taskd.state.places import Place
 from taskd.state.statements import pairs
 
 _FILLS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
 """Methods that put something into a container."""
+_REGISTER = ("register", "add_", "parametri", "subscribe", "attach")
+"""With these begin the names of calls that leave something behind, even if somebody keeps their result."""
 
 
 class Guards:
@@ -55,7 +57,7 @@ class Guards:
             self._early |= tested
         nodes = _nodes(block)
         filled = self._filled(nodes, tested)
-        if self._acts(nodes, filled):
+        if self._acts(nodes, filled, tested):
             for place in filled.values():
                 self._guards.setdefault(place, set())
             for node in nodes:
@@ -66,13 +68,19 @@ class Guards:
         """Note what an assignment sets."""
         for place in self._places_set(statement):
             self._set_at.setdefault(place, set()).add(id(statement))
-            if place in self._early and self._acts(nodes := _nodes(self._body), self._filled(nodes, {place})):
+            if place in self._early and self._acts(nodes := _nodes(self._body), self._filled(nodes, {place}), {place}):
                 self._guards.setdefault(place, set()).add(id(statement))
 
-    def _acts(self, nodes: Sequence[ast.AST], filled: dict[int, Place]) -> bool:
-        """Whether these statements call something for its effect, or raise. `filled`: calls that do not count."""
+    def _acts(self, nodes: Sequence[ast.AST], filled: dict[int, Place], tested: set[Place]) -> bool:
+        """Whether these statements call something for its effect, or raise. `filled`: calls that do not count. Neither
+        do calls of what was tested itself: `if self.g is None: self.g = Generator(); self.g.manual_seed(1)`."""
         calls = [call for call in _calls(nodes) if id(call) not in filled and not self._values.shows(call)]
+        calls = [call for call in calls if not self._is_of(call, tested)]
+        calls += [one for one in nodes if isinstance(one, ast.Call) and name_of(one).startswith(_REGISTER)]
         return bool(calls) or any(isinstance(node, ast.Raise) for node in nodes)
+
+    def _is_of(self, call: ast.Call, places: set[Place]) -> bool:
+        return isinstance(call.func, ast.Attribute) and self._values.place(call.func.value) in places
 
     def _places_set(self, node: ast.AST) -> Iterator[Place]:
         """Return the places that this statement sets, and the containers of which it sets an item."""

@@ -32,6 +32,8 @@ class Inside(NamedTuple):
     """What is inside of the registered modules and optimizers."""
 
     hooks: tuple[Thing, ...] = ()
+    classes: tuple[Thing, ...] = ()
+    """The script's own classes of modules, and with them what their methods use."""
     kept: tuple[tuple[str, torch.nn.Module, str], ...] = ()
     """What modules of the script's own classes keep: its name, the module, and the attribute."""
     modules: frozenset[int] = frozenset()
@@ -41,25 +43,27 @@ class Inside(NamedTuple):
     def things(self) -> list[Thing]:
         """The hooks, and what the modules keep now."""
         kept = [(name, space_of(module).get(attribute)) for name, module, attribute in self.kept]
-        return [*self.hooks, *kept]
+        return [*self.hooks, *self.classes, *kept]
 
 
 def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Inside:
     """Return the script's hooks and what its modules keep, each with a name."""
     found, kept, modules = list[Thing](), list[tuple[str, torch.nn.Module, str]](), set[int]()
+    classes = dict[str, type]()
     for label, model in models.items():
         for name, module in model.named_modules():
             modules.add(id(module))
             owner = f"{label}.{name}".rstrip(".")
             if is_the_scripts(type(module)):
                 kept += _kept(owner, module)
+                classes[type(module).__qualname__] = type(module)
             found += _named(owner, space_of(module), _OF_MODULES)
             for parameter_name, parameter in module.named_parameters(recurse=False):
                 spaces = {key: getattr(parameter, key, None) for key in _OF_PARAMETERS}
                 found += _named(f"{owner}.{parameter_name}", spaces, _OF_PARAMETERS)
     for label, optimizer in optimizers.items():
         found += _named(label, space_of(optimizer), _OF_OPTIMIZERS)
-    return Inside(tuple(found), tuple(kept), frozenset(modules))
+    return Inside(tuple(found), tuple(classes.items()), tuple(kept), frozenset(modules))
 
 
 def is_of_a_hook(name: str) -> bool:
@@ -70,7 +74,7 @@ def is_of_a_hook(name: str) -> bool:
 def _kept(owner: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
     for attribute, item in [*space_of(module).items()]:
         other = not is_scalar(item) and not issubclass(type(item), (torch.nn.Module, torch.Tensor))
-        if other and not attribute.startswith("_"):
+        if (other or item is None) and not attribute.startswith("_"):  # what is None may be made later
             yield f"{owner}.{attribute}", module, attribute
 
 

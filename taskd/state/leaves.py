@@ -31,7 +31,7 @@ import torch
 from taskd.state.caches import Cached, drawn, names_in, remembered
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, mark, packed, unpacked
-from taskd.state.rng import is_generator
+from taskd.state.rng import is_generator, kind_of
 from taskd.state.sources import passed_over
 
 Thing = tuple[str, Any]
@@ -62,9 +62,11 @@ _READ_WHOLE: tuple[Any, ...] = (
     tuple,
     deque,
 )
+_FILLED = (list, dict, set, deque, bytearray)
+"""Types of plain values that are given by filling them."""
 _BEHIND = {classmethod: "__func__", staticmethod: "__func__", property: "fget", functools.cached_property: "func"}
-GENERATOR = mark("a generator of random numbers")
-"""Stands for such a generator."""
+GENERATOR = mark("generator ")
+"""With this begins what stands for a generator of random numbers. Its kind follows."""
 _FLAGS = frozenset(packed(value) for value in (True, False, None))
 _OF_TORCH = "require_forward_param_sync"
 """DistributedDataParallel sets this attribute in each forward, so an evaluation changes it."""
@@ -120,6 +122,8 @@ def met_in(
         if not is_scalar(value) and id(value) in seen:
             continue
         if (data := plain(value)) is not None:  # two names may have the same value, and get others later
+            if issubclass(type(value), _FILLED):
+                seen.add(id(value))  # whoever has it finds what is put into it
             own, place = name, None if at is None else (id(at[0]), at[1])
             while _is_another(taken.setdefault(own, (place, data)), (place, data)):
                 own += ", too"
@@ -127,9 +131,8 @@ def met_in(
         elif depth:
             seen.add(id(value))
             yield Met(name, name, value, at, None, owner)
-            parts = parts_of(name, value, known, but)
-            if not caches and issubclass(type(value), Cached):
-                parts = (one for one in parts if not one[0].startswith(f"what {name} remembers"))
+            cached = not caches and issubclass(type(value), Cached)
+            parts = _of_cache(name, value) if cached else parts_of(name, value, known, but)
             todo += [(part, item, place, id(value), depth - 1) for part, item, place in parts]
 
 
@@ -149,7 +152,7 @@ def plain(value: Any) -> bytes | None:
     """Return a plain value, or a digest of it. None: it is not plain. A generator of random numbers counts as one whose
     contents do not matter: where it stands is put back, but no newcomer gets one."""
     data = packed(_shortened(value))
-    return GENERATOR if data is None and is_generator(value) else data
+    return GENERATOR + kind_of(value).encode() if data is None and is_generator(value) else data
 
 
 def code_of(name: str, value: Any) -> Iterator[Thing]:
@@ -210,8 +213,7 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
     elif issubclass(kind, functools.partial):
         yield from ((name, held, None) for held in (one.keywords, one.args, one.func))
     elif issubclass(kind, Cached):
-        yield name, one.__wrapped__, None
-        yield from ((f"what {name} has drawn", count, None) for count in drawn(one))
+        yield from _of_cache(name, one)
         yield from ((f"what {name} remembers[{at}]", item, None) for at, item in enumerate(remembered(one)))
     elif issubclass(kind, type):
         yield from _of_a_class(name, one)
@@ -221,6 +223,11 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
         yield from _of_module(name, one)
     elif not issubclass(kind, ModuleType):
         yield from _of_object(name, one)
+
+
+def _of_cache(name: str, one: Any) -> Iterator[_Part]:
+    yield name, one.__wrapped__, None
+    yield from ((f"what {name} has drawn", count, None) for count in drawn(one))
 
 
 def _of_object(name: str, one: Any) -> Iterator[_Part]:

@@ -25,6 +25,7 @@ from taskd.state.places import Spot
 
 LATE = "attributes of modules change after a step's backward has begun: those of a rank that died are lost"
 _PLAIN = (bool, int, float, str, type(None))
+_KINDS = frozenset(_PLAIN)
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed")
 _LEARNS = attrgetter("requires_grad")
 _BYTES = "taskd bytes of an io.BytesIO"
@@ -98,12 +99,17 @@ class Modules:
             self._lengths = lengths
             self._name()
         try:
-            values = [get(attributes) for get, attributes in zip(self._getters, self._attributes, strict=True)]
+            values = self._values()
         except KeyError:  # as many attributes as before, but other ones
+            values = [(NotImplemented,)]
+        if not all(map(_are_plain, values)):  # `self.mask = None` may become a tensor
             self._name()
-            values = [get(attributes) for get, attributes in zip(self._getters, self._attributes, strict=True)]
+            values = self._values()
         learns = list(map(_LEARNS, self._parameters))
         return Noted(self._names, values, self._known, learns, self._extra() if extra else {})
+
+    def _values(self) -> list[tuple[Any, ...]]:
+        return [get(attributes) for get, attributes in zip(self._getters, self._attributes, strict=True)]
 
     def _name(self) -> None:
         self._names = [_names(module) for module in self._modules]
@@ -196,6 +202,10 @@ def _names(module: torch.nn.Module) -> tuple[str, ...]:
     if _wraps(module):
         return ("training",)
     return tuple(name for name, value in vars(module).items() if isinstance(value, _PLAIN))
+
+
+def _are_plain(values: tuple[Any, ...]) -> bool:
+    return _KINDS.issuperset(map(type, values)) or all(isinstance(value, _PLAIN) for value in values)
 
 
 def _getter(names: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -124,6 +124,11 @@ class Observed:
     def _is_a_handlers(self, name: str) -> bool:
         return re.sub(r"(\[[^]]*\])*(, too)*$", "", name).rpartition(".")[2].rpartition(" ")[2] in self._by_handlers
 
+    @property
+    def generators(self) -> dict[str, Any]:
+        """The generators of random numbers that the last search has met, by name."""
+        return self._watch.generators
+
     def adopt(self, rows: Rows) -> None:
         """From now on these values count as changed. This rank's predecessor has changed them."""
         for name in rows:

@@ -12,9 +12,8 @@ from typing import Any
 
 from taskd.state import rng
 from taskd.state.counters import Loop
-from taskd.state.found import generators_in
 from taskd.state.inside import Inside
-from taskd.state.leaves import Thing
+from taskd.state.leaves import GENERATOR, Thing, met_in
 from taskd.state.look import Look
 from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
 from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached
@@ -50,13 +49,14 @@ class Others:
             self._inside = self.looks_inside()
         of = (look.place, look.loop, *map(tuple, look.values), *look.rows)
         look.others = self.observed.look(self._reached, lambda: self._scope(look), of)
-        if self.observed.searched and not is_new:  # at the beginning of a loop, all are found anyway
-            self.follow_generators()
+        if self.observed.searched:
+            rng.follow_by_name(self.observed.generators)
 
     def follow_generators(self) -> None:
-        """From now on, put back the generators of random numbers that the loop has now: steps may have made some."""
-        if found := generators_in(self.finds()):
-            rng.follow(rng.OF_THE_LOOP, found)
+        """From now on, put back the generators of random numbers that are there now: steps may have made some, or
+        replaced them."""
+        met = met_in(self._reached(), self._known(), caches=False)
+        rng.follow_by_name({one.name: one.value for one in met if (one.data or b"").startswith(GENERATOR)})
 
     def put(self, look: Look, first: bool = False) -> None:
         """Give all values what this look has found. `first`: it was the look at the very first step."""
@@ -67,6 +67,7 @@ class Others:
         loops = [*self.loops.asking()]
         written = Spots().union(*(_spots(at, one, one.written) for at, one in loops))
         guards = Spots().union(*(_spots(at, one, one.guards) for at, one in loops))
+        self.follow_generators()
         given = self.observed.put(self._reached(), self._scope(look), look.others, Seen(written, guards), first)
         for at, one in loops:
             at.give({place: given.own[place.text] for place in _named(at, one) if place.text in given.own})

@@ -239,7 +239,7 @@ class Reach:
                 kept = place.upto(at + 1) if cached and draws(function) else None
                 if kept is not None or not cached:
                     yield Called(function, node, owner), kept
-                return
+                    return
 
     def is_collective(self, function: ast.expr, names: Names) -> bool:
         """Whether it is a function of torch.distributed."""

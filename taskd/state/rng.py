@@ -34,7 +34,10 @@ OF_THE_LOOP = -1
 """The number under which the generators of the script's loop are followed."""
 OF_NUMPY = -2
 """The number of NumPy's global generator, if it is not of NumPy's default kind."""
+_NAMED = -3
+"""The number of the generators that are followed by name."""
 _followed: dict[int, list[Any]] = {}
+_by_name: dict[str, Any] = {}
 _python = rng_global.Python()
 _numpy = rng_global.Numpy()
 
@@ -54,7 +57,7 @@ def capture() -> bytes:
     cpu = bytes_of(torch.get_rng_state())
     module = _accelerator()
     devices = [bytes_of(state) for state in module.get_rng_state_all()] if module is not None else []
-    others = b"".join(tree.pack(_states(), "generators of loaders")) if any(_followed.values()) else b""
+    others = b"".join(tree.pack(_states(), "generators of loaders")) if _by_name or any(_followed.values()) else b""
     head = _HEAD.pack(len(python), len(numpy), len(cpu), sum(map(len, devices)), len(devices), len(others))
     return b"".join((head, python, numpy, cpu, *devices, others))
 
@@ -98,6 +101,19 @@ def follow(number: int, generators: list[Any]) -> None:
     _followed[number] = generators
 
 
+def follow_by_name(generators: dict[str, Any]) -> None:
+    """Capture and put back these, too, and no others that were followed by name. Steps may make and replace them."""
+    _by_name.clear()
+    _by_name.update(generators)
+
+
+def kind_of(item: Any) -> str:
+    """Return what a generator's state fits."""
+    inner = getattr(item, "bit_generator", None) or getattr(item, "_bit_generator", None)
+    place = str(item.device) if isinstance(item, torch.Generator) else type(inner).__name__
+    return f"{type(item).__name__} {place}"
+
+
 def forget(number: int, generators: list[Any]) -> None:
     """Stop following these, unless others have that number now."""
     if _followed.get(number) is generators:
@@ -107,6 +123,7 @@ def forget(number: int, generators: list[Any]) -> None:
 def follow_only(generators: list[Any]) -> None:
     """Follow only these: in a loader's process, the generators that its parent follows do not move."""
     _followed.clear()
+    _by_name.clear()
     follow(0, generators)
 
 
@@ -150,8 +167,10 @@ def is_generator(item: Any) -> bool:
     return numpy is not None and isinstance(item, numpy.random.Generator | numpy.random.RandomState)
 
 
-def _states() -> dict[int, list[Any]]:
-    return {number: [_state_of(item) for item in generators] for number, generators in _followed.items()}
+def _states() -> dict[int, Any]:
+    named = {name: [kind_of(item), _state_of(item)] for name, item in _by_name.items()}
+    listed = {number: [_state_of(item) for item in generators] for number, generators in _followed.items()}
+    return {**listed, _NAMED: named}
 
 
 def _state_of(item: Any) -> Any:
@@ -162,17 +181,25 @@ def _state_of(item: Any) -> Any:
     return item.get_state(legacy=False) if hasattr(item, "get_state") else item.bit_generator.state
 
 
-def _put_states(states: dict[int, list[Any]]) -> None:
+def _put_states(states: dict[int, Any]) -> None:
     for number, generators in _followed.items():
         for item, state in zip(generators, states.get(number, ()), strict=False):
-            if isinstance(item, torch.Generator):
-                item.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-            elif isinstance(item, random.Random):
-                item.setstate(state)
-            elif hasattr(item, "set_state"):
-                item.set_state(state)
-            else:
-                item.bit_generator.state = state
+            _put_state(item, state)
+    for name, (kind, state) in states.get(_NAMED, {}).items():
+        item = _by_name.get(name)
+        if item is not None and kind_of(item) == kind:  # others are missed where they are compared (observed.py)
+            _put_state(item, state)
+
+
+def _put_state(item: Any, state: Any) -> None:
+    if isinstance(item, torch.Generator):
+        item.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    elif isinstance(item, random.Random):
+        item.setstate(state)
+    elif hasattr(item, "set_state"):
+        item.set_state(state)
+    else:
+        item.bit_generator.state = state
 
 
 def _restore_devices(states: bytes, count: int) -> None:

@@ -228,7 +228,7 @@ class Variables:
             return Moves(seen.lacks, None, seen.every)
         last = beside[-2]
         same = same_in(last.every, seen.every) if seen.lacks else set[str]()
-        same -= {name for name in same if seen.every[name] == GENERATOR}  # where it stands is put back
+        same -= {name for name in same if seen.every[name].startswith(GENERATOR)}  # where it stands is put back
         if len(beside) > 2:  # what no step has changed so far is not gathered, as if an option of the script were off
             same &= seen.moved
         if same - seen.rows.keys():

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from taskd.state.leaves import NONE, Met, Thing, may_hold, met_in, parts_of, plain, reader_of
+from taskd.state.leaves import GENERATOR, NONE, Met, Thing, may_hold, met_in, parts_of, plain, reader_of
 from taskd.state.places import Spot
 from taskd.state.plain import Noted, is_scalar, shortened
 
@@ -43,6 +43,8 @@ class _Node:
     lists: list[tuple[int, str]] = field(default_factory=list)
     """Where plain values are that may change in place, and their names."""
     inner: list[tuple[int, _Node]] = field(default_factory=list)
+    exact: list[tuple[int, int]] = field(default_factory=list)
+    """Where generators of random numbers are, and their ids."""
     barren: list[tuple[int, type]] = field(default_factory=list)
     """Where objects are in which nothing is searched."""
     holds: bool = False
@@ -59,6 +61,8 @@ class Watch:
 
     values: Noted = field(default_factory=Noted)
     """All plain values, by name."""
+    generators: dict[str, Any] = field(default_factory=dict)
+    """All generators of random numbers, by name."""
     dull: Set[str] = frozenset()
     """The names of things in which no value is. Looks do without them."""
     _root: _Node | None = None
@@ -80,7 +84,7 @@ class Watch:
 
     def search(self, things: Sequence[Thing], known: Set[int], but: Set[int | str | Spot]) -> None:
         """Search all things. `known`, `but`: see leaves_of."""
-        self._known, self._but, self.values = known, but, Noted()
+        self._known, self._but, self.values, self.generators = known, but, Noted(), {}
         self._root = _node("", things, _read_things)
         nodes = {0: self._root}
         for one in met_in(things, known, but, caches=False):
@@ -96,7 +100,10 @@ class Watch:
         if one.data is not None:
             self.values[one.name] = one.data
             owner.names[one.part] = one.name
-            if not is_scalar(one.value):
+            if one.data.startswith(GENERATOR):
+                self.generators[one.name] = one.value
+                owner.exact.append((_index(owner, one.value), id(one.value)))
+            elif not is_scalar(one.value):
                 owner.lists.append((_free_index(owner, one.value), one.name))
         elif issubclass(type(one.value), torch.Tensor):
             owner.barren.append((_index(owner, one.value), type(one.value)))
@@ -118,6 +125,8 @@ class Watch:
             stored = node.read(one)
             if [*map(id, stored)] != node.ids:
                 self._replaced(node, one, stored, changed)
+            if any(id(stored[at]) != found for at, found in node.exact):
+                raise _OtherError
             for at, kind in node.barren:
                 if type(stored[at]) is not kind:
                     raise _OtherError
@@ -129,7 +138,7 @@ class Watch:
 
     def _replaced(self, node: _Node, one: Any, stored: list[Any], changed: set[str]) -> None:
         """Other values are stored in this object. Note the scalars. Raises _OtherError if objects are others."""
-        ids, free = [*map(id, stored)], {at for at, _ in (*node.lists, *node.barren)}
+        ids, free = [*map(id, stored)], {at for at, _ in (*node.lists, *node.barren, *node.exact)}
         if len(ids) != len(node.ids):
             raise _OtherError
         for at, (before, now) in enumerate(zip(node.ids, ids, strict=True)):
@@ -167,6 +176,7 @@ def _without(root: _Node, things: Sequence[Thing], dull: Set[str]) -> _Node:
     less.names = root.names
     less.lists = [(there[at], name) for at, name in root.lists]
     less.inner = [(there[at], node) for at, node in root.inner if at in there]
+    less.exact = [(there[at], found) for at, found in root.exact if at in there]
     less.barren = [(there[at], kind) for at, kind in root.barren if at in there]
     return less
 

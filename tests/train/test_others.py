@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import random
 import signal
-from collections import UserList
+from collections import UserDict, UserList
 from collections.abc import Callable
 from enum import Enum
 from types import FrameType, SimpleNamespace
@@ -14,7 +15,10 @@ import pytest
 import torch
 from torch import nn
 
+from taskd.state import rng
+from taskd.state.caches import draws
 from taskd.state.inside import inside_of
+from taskd.state.modules import Modules
 from taskd.state.plain import packed
 from taskd.state.variables import Variables
 
@@ -294,3 +298,84 @@ def test_a_flag_that_the_last_step_may_have_set_for_the_first_time_is_said(at: i
                 spike = True
     assert answers is not None
     assert answers.unsure == ({"spike"} if at == 3 else set())
+
+
+class Draws(nn.Module):
+    """Uses a generator of its class, and counts in a variable of its file."""
+
+    rng = torch.Generator().manual_seed(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global forwards
+        forwards += 1
+        return x * torch.rand(1, generator=self.rng) * forwards
+
+
+forwards = 0
+
+
+def test_what_a_wrapped_module_uses_is_seen() -> None:
+    global forwards
+    variables, module, found = Variables(), Draws(), UserList[float]()
+    forwards = 0
+    wrapped: list[Callable[[torch.Tensor], torch.Tensor]] = [lambda x: nn.Module.__call__(module, x)]
+    variables.others.looks_inside = lambda: inside_of({"module": module}, {})
+    kept = UserDict[int, bytes]()
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        rng.restore(kept.setdefault(number, rng.capture()))
+        found.append(wrapped[0](torch.ones(1)).item())
+    assert found[2] == found[3] and len({*found}) == 4
+
+
+def test_generators_are_put_back_by_name() -> None:
+    one, other, new = (torch.Generator().manual_seed(seed) for seed in (1, 2, 3))
+    rng.follow_by_name({"a": one, "b": other})
+    state = rng.capture()
+    first = [torch.rand(1, generator=each).item() for each in (one, other)]
+    rng.follow_by_name({"0": torch.Generator(), "a": one, "b": new, "c": random.Random(1)})
+    rng.restore(state)
+    assert [torch.rand(1, generator=each).item() for each in (one, new)] == first
+    rng.follow_by_name({"a": random.Random(1)})
+    rng.restore(state)  # another kind: nothing is put there
+    rng.follow_by_name({})
+
+
+def test_a_generator_that_is_replaced_is_followed() -> None:
+    variables, layer, noise = Variables(), nn.Linear(1, 1), torch.Generator().manual_seed(0)
+    found, kept = UserList[float](), UserDict[int, bytes]()
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        rng.restore(kept.setdefault(number, rng.capture()))
+        if number == 1:
+            noise = torch.Generator().manual_seed(7)
+        found.append(torch.rand(1, generator=noise).item())
+        layer.weight.grad = torch.full_like(layer.weight, found[-1])
+    assert found[2] == found[3] and len({*found}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        *(("randn", True), ("xavier_uniform_", True), ("standard_normal", True), ("gauss", True), ("dropout", True)),
+        *(("permute", False), ("operand", False), ("sample_rate", False), ("normalize", False), ("brand", False)),
+    ],
+)
+def test_which_names_draw(name: str, expected: bool) -> None:
+    space: dict[str, Any] = {"__name__": __name__}
+    exec(compile(f"def function(x):\n    return x.{name}(3)\n", __file__, "exec"), space)
+    assert draws(space["function"]) is expected
+
+
+@pytest.mark.parametrize("made", [torch.Generator(), torch.ones(3), [object()]])
+def test_an_attribute_of_a_module_may_become_an_object(made: Any) -> None:
+    modules, module = Modules(), nn.Linear(1, 1)
+    module.made, module.scale = None, 1.0  # type: ignore[assignment]
+    assert modules.look({"module": module}) == []
+    before = modules.note()
+    module.made, module.scale = made, 2.0  # type: ignore[assignment]
+    now = modules.note()
+    assert [change[1:] for change in modules.pack(now, False)["changed"]] == [["scale", 2.0]]
+    assert not now.alike(before) and not modules.moved(modules.note())
+    modules.put_back(before)
+    assert (module.made, module.scale) == (None, 1.0)
