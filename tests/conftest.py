@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -115,6 +116,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in marked:
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Take what was made so far out of the sight of the garbage collector. The product goes through all objects of its
+    process now and then, and here are a million that no job has."""
+    if runs_tests(session.config):
+        gc.collect()
+        gc.freeze()
 
 
 def step_of(item: pytest.Item) -> int:

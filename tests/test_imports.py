@@ -33,7 +33,21 @@ MAY_IMPORT = {
     "backup": {"mistakes", "core", "wire", "_native", *COMMON},
     "devices": {"core", "_native"},
     "agent": {"mistakes", "processes", "core", "wire", "backup", "devices", "_native", *COMMON},
-    "launch": {"descriptors", "torch_versions", "core", "wire", "policy", "backup", "agent", "_native", *COMMON},
+    "board": {*COMMON},
+    "check": {"board", "core", "nics", "_native", *COMMON},
+    "launch": {
+        "board",
+        "check",
+        "descriptors",
+        "torch_versions",
+        "core",
+        "wire",
+        "policy",
+        "backup",
+        "agent",
+        "_native",
+        *COMMON,
+    },
     "worker": {"core", "wire", "backup", "comm", "state", "_native", "_c10d", *COMMON},
     "comm": {"descriptors", "core", "wire", "nics", "_native", "_c10d", *COMMON},
     "state": {"core", "wire", "backup", "comm", *COMMON},
@@ -41,7 +55,7 @@ MAY_IMPORT = {
     "api": {"core", "wire", "manager", "agent", "worker", *COMMON},
     "compat": {"run", "launch", "worker", "_native", *COMMON},
     "bench": {"processes", "client", "core", "wire", "manager", "comm", "_native", "_c10d", *COMMON},
-    "cli": {"client", "core", "wire", "nics", "policy", "sim", "bench", "manager", "_native", *COMMON},
+    "cli": {"client", "core", "wire", "nics", "policy", "check", "sim", "bench", "manager", "_native", *COMMON},
     "client": {"core", "wire", "manager", *COMMON},
     "run": {"launch", *COMMON},
 }
@@ -56,7 +70,7 @@ CORE_SUBJECTS = {
     "proof": {"repair"},
 }
 NATIVE = {"_native", "_c10d"}
-TORCH_ROOMS = {"worker", "comm", "state", "bench", "launch"}
+TORCH_ROOMS = {"worker", "comm", "state", "bench", "check", "board", "launch"}
 OTHER_PEOPLES = {
     "core": set[str](),
     "wire": {"msgpack"},

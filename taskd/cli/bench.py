@@ -17,6 +17,7 @@ from taskd.errors import UsageError
 
 BENCHES = {
     "beat": ("cost of a progress store; the beat behind a held GIL", "taskd.bench.beat"),
+    "check": ("the check of nodes: how exact, how quick; simulated and real ones (4 minutes)", "taskd.bench.check"),
     "compiled": (
         "a compiled model's repair over that of the same model uncompiled, by phase (8 minutes)",
         "taskd.bench.compiled",

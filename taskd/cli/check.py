@@ -1,25 +1,34 @@
-"""`taskd check --simulate N --faults K`: how exact the check of nodes is, over many seeds of simulated nodes with
-faults.
+"""`taskd check`: find the bad node, link or rail among nodes that meet at an address. Also `taskd check --simulate N
+--faults K`: how exact that is, over many seeds of simulated nodes with faults.
 
-The decision logic is the production one (core/check), so a verdict that is wrong here is a fault of taskd. The figures
-are the share of exact verdicts where two healthy nodes can meet, the healthy nodes that would have been expelled, and
-the rounds that were used. Each wrong verdict comes with its seed, which plays it again.
+Each node runs the command with its own number; number 0 prints what was found. The decision logic is the same for real
+and for simulated nodes (core/check), so a verdict that is wrong in a simulation is a fault of taskd. The simulation's
+figures are the share of exact verdicts where two healthy nodes can meet, the healthy nodes that would have been
+expelled, and the rounds that were used. Each wrong verdict comes with its seed, which plays it again.
 
-This command does NOT check real nodes: no probe exists yet that would measure them. Without --simulate it says so.
+It does NOT start, end or mend anything.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import Any
 
+from taskd import config as configuration
+from taskd.check.meet import LEAVES, Meet, address, check_seconds
 from taskd.cli import table
+from taskd.core.check.findings import Finding, Report
 from taskd.errors import UsageError
 
 MOST_NODES = 4_096
 MOST_SEEDS = 1_000_000
+ENDPOINT = "DLROVER_MASTER_ADDR"
+PORT = 29_600
+UNCHECKED = 3
+"""The exit code where nothing is known of this node."""
 
 
 def register(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -30,12 +39,119 @@ def register(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--seeds", type=int, default=100, help="how many checks, each with faults of its own (100)")
     parser.add_argument("--seed", type=int, default=0, help="the first of these seeds (0)")
     parser.add_argument("--kinds", default="all", help="kinds of faults, separated by commas; all, or `list`")
+    parser.add_argument("--nnodes", type=int, metavar="N", help="how many nodes meet")
+    parser.add_argument("--node-rank", type=int, metavar="K", help="this node's number, from 0 (NODE_RANK)")
+    parser.add_argument("--endpoint", metavar="HOST:PORT", help="where node 0 is (the manager's host)")
+    parser.add_argument(
+        "--check-timeout", type=float, default=60, metavar="S", help="how long nodes may take to come (60)"
+    )
+    parser.add_argument("--exclude-straggler", action="store_true", help="slow nodes leave, too")
+    parser.add_argument("--report", metavar="FILE", help="write all verdicts with their reasons as JSON (node 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play the checks; return 1 if a rule was violated."""
+    """Check nodes, or play checks. Return 1 if something is at fault, or a rule was violated."""
+    if arguments.simulate is None and arguments.kinds != "list":
+        return _check(arguments)
+    return _simulate(arguments)
+
+
+# ---- real nodes -----------------------------------------------------------------------------------------------------
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    meet = _meet(arguments)
+    if arguments.report:
+        _try_to_write(arguments.report)
+    from taskd.check.command import check  # imports torch
+    from taskd.check.conductor import as_json
+
+    verdict, report, seconds = check(meet, arguments.exclude_straggler, _say)
+    if verdict is not None and verdict.line:
+        _say(verdict.line)
+    if report is None:
+        if verdict is not None:
+            print(f"node {meet.number} is {verdict.finding}{verdict.reason and f': {verdict.reason}'}")
+        return UNCHECKED if verdict is None else LEAVES if verdict.line else 0
+    told = as_json(report, seconds)
+    if arguments.report:
+        with open(arguments.report, "w") as file:
+            json.dump(told, file, indent=2)
+    if arguments.json:
+        json.dump(told, sys.stdout, indent=2)
+        print()
+    else:
+        _show(report)
+    well = all(one.finding is Finding.HEALTHY for one in report.nodes)
+    at_fault = 0 if well and not report.rails and not report.links else 1
+    return LEAVES if verdict is not None and verdict.line else at_fault
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _try_to_write(path: str) -> None:
+    try:
+        with open(path, "a"):
+            pass
+    except OSError as error:
+        raise UsageError(f"--report {path} cannot be written: {error.strerror}") from None
+
+
+def _meet(arguments: argparse.Namespace) -> Meet:
+    """How the nodes meet, from the command line and the environment. Raises UsageError."""
+    nodes, number = arguments.nnodes, arguments.node_rank
+    if nodes is None:
+        raise UsageError(
+            "--nnodes N says how many nodes are checked; `taskd check --simulate 8 --faults 1` checks simulated ones, "
+            "and `taskd doctor` checks this machine alone"
+        )
+    if not 2 <= nodes <= MOST_NODES:
+        raise UsageError(
+            f"--nnodes {nodes} must be a number from 2 to {MOST_NODES}: one node is checked by `taskd doctor`"
+        )
+    if number is None:
+        text = os.environ.get("NODE_RANK", "")
+        if not text.isdecimal():
+            raise UsageError(
+                f"--node-rank or NODE_RANK must be this node's number, from 0 to {nodes - 1}; NODE_RANK is {text!r}"
+            )
+        number = int(text)
+    if not 0 <= number < nodes:
+        raise UsageError(f"--node-rank {number} must be a number from 0 to {nodes - 1}, since {nodes} nodes meet")
+    check_seconds(arguments.check_timeout)
+    host, port = _endpoint(arguments.endpoint)
+    return Meet(host, port, nodes, number, arguments.check_timeout)
+
+
+def _endpoint(given: str | None) -> tuple[str, int]:
+    """Where node 0 is: as the command line, another launcher's variable or the settings of the manager say."""
+    manager = configuration.load()
+    is_set = not manager.sources.get("manager.host", "default").startswith("default")
+    text = given or os.environ.get(ENDPOINT) or (manager.manager.host if is_set else "")
+    if not text:
+        raise UsageError(f"--endpoint HOST:PORT says where node 0 is; TASKD_MANAGER_HOST and {ENDPOINT} say it, too")
+    return address(text, PORT)
+
+
+def _show(report: Report) -> None:
+    rows = [
+        (one.node, one.finding.value, ", ".join(one.components) or None, one.reason, ", ".join(one.witnesses) or None)
+        for one in report.nodes
+    ]
+    table.show(("NODE", "FINDING", "SLOW", "REASON", "WITNESSES"), rows)
+    for reason in [*(rail.reason for rail in report.rails), *(link.reason for link in report.links)]:
+        print(reason)
+    print(f"\n{report.rounds} {'round' if report.rounds == 1 else 'rounds'}, {report.turns} turns")
+
+
+# ---- simulated ones -------------------------------------------------------------------------------------------------
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
     from taskd.sim.check import tally  # only this command needs the simulator
     from taskd.sim.check_faults import FAULTS
 
@@ -43,11 +159,6 @@ def run(arguments: argparse.Namespace) -> int:
         table.show(("FAULT", "WHAT HAPPENS"), FAULTS.items())
         return 0
     nodes = arguments.simulate
-    if nodes is None:
-        raise UsageError(
-            "real nodes cannot be checked yet; `taskd check --simulate 8 --faults 1` checks simulated ones, and "
-            "`taskd doctor` checks this machine"
-        )
     if not 2 <= nodes <= MOST_NODES:
         raise UsageError(f"--simulate {nodes} must be a number from 2 to {MOST_NODES}")
     if not 0 <= arguments.faults <= nodes:

@@ -34,7 +34,7 @@ COMMANDS = (
     ("replay", "run a manager's journal through the core again and compare", "taskd.cli.replay"),
     ("policy", "check a policy file, or say what would happen after a fault, and why", "taskd.cli.policy"),
     ("config", "show every setting, its value and where it came from", "taskd.cli.config"),
-    ("check", "find the bad node, link or rail; for now among simulated nodes only", "taskd.cli.check"),
+    ("check", "find the bad node, link or rail, among real nodes or simulated ones", "taskd.cli.check"),
     ("sim", "play a job with faults under virtual time, and check every step of it", "taskd.cli.sim"),
     ("bench", "measure on this machine, and compare with the goals", "taskd.cli.bench"),
     ("doctor", "check this machine and say what to mend, and how", "taskd.cli.doctor"),

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from taskd.launch.board import Board, Waiter
+from taskd.board import Board, Waiter
 from taskd.launch.ranks import Ranks
 
 FAILED = "cannot begin"

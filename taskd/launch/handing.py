@@ -19,10 +19,10 @@ from typing import Any
 from torch.distributed import DistStoreError
 
 from taskd import log
+from taskd.board import BOARD_SECONDS, Board, Waiter
 from taskd.config import Config
 from taskd.core.limits import ASKS_MAX
 from taskd.errors import PeerError, UsageError
-from taskd.launch.board import BOARD_SECONDS, Board, Waiter
 from taskd.launch.ranks import Ranks
 from taskd.wire import exchange, keys
 

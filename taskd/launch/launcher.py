@@ -37,14 +37,15 @@ from taskd import config as configuration
 from taskd.agent.loop import AgentLoop
 from taskd.backup.heirs import Keepers
 from taskd.backup.keeper import Keeper
+from taskd.check.meet import LEAVES, check_seconds
 from taskd.config import Config, effects
 from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
 from taskd.core.types import StopKind
 from taskd.errors import TaskdError, UsageError
-from taskd.launch import beginning, handing, keepers, logs
+from taskd.launch import beginning, checking, handing, keepers, logs
 from taskd.launch.manager import ManagerProcess, find_or_start, is_given, job_settings, running
-from taskd.launch.options import complete, extend
+from taskd.launch.options import complete, extend, take_up
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
 from taskd.launch.standby import Standby
 from taskd.launch.succession import Succession
@@ -125,6 +126,8 @@ def _launch(arguments: Sequence[str] | Namespace, standby: Standby | None) -> in
     for name in NOT_SUPPORTED:
         if os.environ.get(name):
             _logger.warning("%s is set, but taskd-run has no part of that kind: the variable is ignored", name)
+    check_seconds(parsed.check_timeout)
+    wishes = checking.Wishes(parsed.exclude_straggler, parsed.check_timeout) if parsed.network_check else None
     command = _command(parsed)
     if command.kind == PROGRAM:
         _logger.warning("with --no-python taskd only watches: a program that is no Python script cannot be repaired")
@@ -133,7 +136,11 @@ def _launch(arguments: Sequence[str] | Namespace, standby: Standby | None) -> in
     signals = Signals(wanted.signals_to_handle)
     try:
         try:
-            ranks = meet(wanted, entrypoint, words)
+            found = checking.check(wanted, wishes) if wishes is not None else checking.Checked(wanted)
+            if found.leaves is not None:
+                raise JobFailed(f"{found.leaves.line} ({found.leaves.reason})", LEAVES)
+            wanted = found.config
+            ranks = meet(wanted, entrypoint, words, found.backend)
         except RendezvousGracefulExitError:
             _logger.info("the job has ended while this node waited to be a spare")
             return 0
@@ -157,6 +164,8 @@ def _allow_files(workers: int) -> None:
 
 def _choose_rendezvous(parsed: Namespace) -> None:
     """Choose the rendezvous as torchrun does before it reads the rest: a single node needs no address."""
+    if parsed.network_check:
+        take_up(parsed, os.environ)
     alone = parsed.rdzv_backend == "static" and not parsed.rdzv_endpoint and parsed.master_port is None
     if parsed.standalone or (alone and torchrun.parse_min_max_nnodes(parsed.nnodes)[1] == 1):
         parsed.rdzv_backend, parsed.rdzv_endpoint, parsed.rdzv_id = "c10d", "localhost:0", str(uuid.uuid4())

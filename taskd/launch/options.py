@@ -12,10 +12,35 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank", "h", "help")
+from taskd.check.meet import address
+
+FLAGS = (
+    "standalone",
+    "m",
+    "module",
+    "no-python",
+    "run-path",
+    "virtual-local-rank",
+    "network-check",
+    "exclude-straggler",
+    "h",
+    "help",
+)
 """Options of torchrun without a value."""
-_OWN: dict[str, object] = {"preload": [], "hang": None, "policy": None, "of_taskd": True}
+_OWN: dict[str, object] = {
+    "preload": [],
+    "hang": None,
+    "policy": None,
+    "network_check": False,
+    "exclude_straggler": False,
+    "check_timeout": 60.0,
+    "of_taskd": True,
+}
 """taskd's own options, if nobody has given them."""
+ENDPOINT = "DLROVER_MASTER_ADDR"
+"""The variable in which another launcher has the address where nodes meet."""
+DEFAULT_ADDRESS = "127.0.0.1"
+"""Where torchrun's nodes meet if nobody says anything."""
 RESTARTS = "--max-restarts"
 RESTARTS_HELP = (
     "How often one rank may be replaced before the job fails (default: 3; 0 replaces nobody). torchrun counts restarts "
@@ -92,6 +117,17 @@ def complete(parsed: Namespace, words: Sequence[str], environ: Mapping[str, str]
     return Namespace(**{**vars(parsed), "max_restarts": most, **_OWN})
 
 
+def take_up(parsed: Namespace, environ: Mapping[str, str]) -> None:
+    """Let nodes meet where another launcher's variables say, if the command line says nothing of that."""
+    place = environ.get(ENDPOINT, "")
+    said = parsed.rdzv_endpoint or parsed.master_port is not None or parsed.master_addr != DEFAULT_ADDRESS
+    if not place or said or parsed.rdzv_backend != "static" or parsed.nnodes in ("1", "1:1"):
+        return
+    parsed.master_addr, parsed.master_port = address(place, 29500)
+    if (number := environ.get("NODE_RANK", "")).isdecimal() and parsed.node_rank == 0:
+        parsed.node_rank = int(number)
+
+
 def extend(parser: ArgumentParser) -> ArgumentParser:
     """torchrun's parser with taskd's options; `max_restarts` becomes None if the user did not set it."""
     parser.prog = "taskd-run"
@@ -113,6 +149,26 @@ def extend(parser: ArgumentParser) -> ArgumentParser:
         "--policy",
         metavar="FILE",
         help="What is done about which fault (docs/policy.md); `taskd policy check FILE` says whether it is right.",
+    )
+    parser.add_argument(
+        "--network-check",
+        "--network_check",
+        action="store_true",
+        help="Check the nodes before they train (docs/check.md). If its fault is proved, a node leaves with code 69.",
+    )
+    parser.add_argument(
+        "--exclude-straggler",
+        "--exclude_straggler",
+        action="store_true",
+        help="With --network-check: a node that is much slower than the others leaves, too.",
+    )
+    parser.add_argument(
+        "--check-timeout",
+        "--check_timeout",
+        type=float,
+        default=_OWN["check_timeout"],
+        metavar="S",
+        help="With --network-check: how many seconds nodes may take to come, if enough have come (default: 60).",
     )
     for action in parser._actions:
         if RESTARTS in action.option_strings:

@@ -27,15 +27,15 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousParameters,
     RendezvousTimeoutError,
 )
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend, create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, create_handler
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, _get_addr_and_port
 
 from taskd import log
+from taskd.board import Board
 from taskd.errors import PeerError
-from taskd.launch.board import Board
 
 LOOK_SECONDS = 0.2
 """How often a node that waits in the rendezvous checks whether the job has begun without it."""
@@ -73,18 +73,22 @@ class Ranks:
         return self.places[0].world_size if self.places else self.told_world_size
 
 
-def meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
+Opened = tuple[C10dRendezvousBackend, Store]
+"""A rendezvous that is open already."""
+
+
+def meet(config: LaunchConfig, entrypoint: Any, arguments: list[str], opened: Opened | None = None) -> Ranks:
     """Take part in the rendezvous, or find out that this node is a spare. Raises PeerError if the nodes do not meet."""
     try:
         if config.rdzv_backend == "static" and config.rdzv_configs.get("rank", 0) > 0:
-            _await_first(config.rdzv_endpoint, float(config.rdzv_configs.get("timeout", MEET_SECONDS)))
-        return _meet(config, entrypoint, arguments)
+            await_first(config.rdzv_endpoint, float(config.rdzv_configs.get("timeout", MEET_SECONDS)))
+        return _meet(config, entrypoint, arguments, opened)
     except (DistError, RendezvousConnectionError, RendezvousTimeoutError) as error:
         why = next(filter(None, map(str, (error.__cause__ or "", error))), type(error).__name__).splitlines()[0]
         raise PeerError(f"the nodes of this job did not meet at {config.rdzv_endpoint}: {why}") from None
 
 
-def _await_first(endpoint: str, seconds: float) -> None:
+def await_first(endpoint: str, seconds: float) -> None:
     """Wait until the first node's address accepts connections. torch would log nothing during that wait, and give
     little reason for its failure."""
     host, port = parse_rendezvous_endpoint(endpoint, -1)
@@ -137,8 +141,9 @@ def _leads_somewhere(name: str) -> bool:
         return False
 
 
-def _meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
-    parameters = RendezvousParameters(
+def parameters_of(config: LaunchConfig) -> RendezvousParameters:
+    """Return what torch's rendezvous has to know."""
+    return RendezvousParameters(
         backend=config.rdzv_backend,
         endpoint=config.rdzv_endpoint,
         run_id=config.run_id,
@@ -147,9 +152,13 @@ def _meet(config: LaunchConfig, entrypoint: Any, arguments: list[str]) -> Ranks:
         local_addr=config.local_addr,
         **config.rdzv_configs,
     )
+
+
+def _meet(config: LaunchConfig, entrypoint: Any, arguments: list[str], opened: Opened | None) -> Ranks:
+    parameters = parameters_of(config)
     store: Store | None = None
     if config.rdzv_backend == "c10d":
-        backend, store = create_backend(parameters)
+        backend, store = opened if opened is not None else create_backend(parameters)
         handler: RendezvousHandler = create_handler(store, backend, parameters)
     else:
         handler = get_rendezvous_handler(parameters)

@@ -14,9 +14,9 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore
 from zmq.utils import z85
 
+from taskd.board import Board
 from taskd.errors import PeerError
 from taskd.launch import beginning, handing
-from taskd.launch.board import Board
 from taskd.wire import exchange
 from taskd.wire.keys import Key
 from tests.launched import Launched, wait_until

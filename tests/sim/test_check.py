@@ -72,7 +72,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "real nodes cannot be checked yet; `taskd check --simulate 8 --faults 1` checks simulated ones"),
+        ([], "--nnodes N says how many nodes are checked; `taskd check --simulate 8 --faults 1` checks simulated"),
         (["--simulate", "1"], "--simulate 1 must be a number from 2 to"),
         (["--simulate", "4", "--faults", "5"], "--faults 5 must be a number from 0 to 4"),
         (["--simulate", "4", "--seeds", "0"], "--seeds 0 must be a number from 1 to"),

@@ -8,10 +8,11 @@ no harm, since that wait never returns.
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from taskd.errors import PeerError
 BOARD_SECONDS = 300
 CLOSE_SECONDS = 5.0
 LOOK_SECONDS = 0.2
+AGAIN_SECONDS = 0.01
 FOREVER = timedelta(days=20)
 """The system counts waits in milliseconds of 31 bits. After each timed-out wait, torch writes on the terminal."""
 _logger = log.get(__name__)
@@ -55,6 +57,24 @@ class Board:
                 f"the launcher of the first node has not said what was waited for ({key}): {str(error).splitlines()[0]}"
             ) from None
 
+    def came(self, keys: Sequence[str], seconds: float) -> bool:
+        """Wait until all of these keys are written. Raises PeerError when the board is gone."""
+        ends = time.monotonic() + seconds
+        try:
+            while not self.store.check([*keys]):
+                if time.monotonic() >= ends:
+                    return False
+                time.sleep(AGAIN_SECONDS)  # after a wait that has timed out, torch writes on the terminal
+            return True
+        except RuntimeError as error:
+            raise _gone(error) from None
+
+    def polled(self, key: str, seconds: float) -> Any:
+        """Wait for a key in a way that lets signals through. Raises PeerError when it does not come."""
+        if not self.came([key], seconds):
+            raise PeerError(f"the launcher of the first node has not said what was waited for ({key})")
+        return self.look(key)
+
     def look(self, key: str) -> Any:
         """The current value of a key; None when there is none that can be read, or the board is gone."""
         try:
@@ -78,6 +98,12 @@ class Board:
             return self.store.clone()
         except RuntimeError:  # such as torch's for etcd, which needs none
             return self.store
+
+    def apart(self) -> Board:
+        """The same board over a connection of its own, for a thread that waits there."""
+        found = copy.copy(self)
+        found.store = self.own_store()
+        return found
 
     def next(self, key: str) -> int:
         """A number that no other caller gets, from 1 on. Raises PeerError when the board is gone."""
