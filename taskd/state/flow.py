@@ -66,12 +66,22 @@ class Flow:
         self.written, self.guards = set(self.track.written), self._guards.found
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
-        exposed, self.track.ready = set(self.track.exposed), set(self.track.written)
+        exposed = self._read_behind(home, loop) | self.track.exposed
+        self.track.ready = set(self.track.written)
         for decides in _around(home, loop):
             self.values.read(decides, EFFECT)
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed
         self.computes = self.track.used()
+
+    def _read_behind(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
+        """Return the places that not every step sets, and that the code behind the loop reads: the best weights so far
+        are an example. A newcomer has not done the step that has set them."""
+        written, before = set(self.track.written), set(self.track.exposed)
+        others = _others(getattr(home, "body", []), loop)
+        self._follow(one for one in others if one.lineno > (loop.end_lineno or 0))
+        found, self.track.exposed = self.track.exposed & written, before
+        return found
 
     def whole(self, home: ast.Module | Node) -> None:
         """Follow a whole function."""

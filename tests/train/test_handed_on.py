@@ -543,6 +543,30 @@ def test_what_hangs_on_conditions_is_said_after_a_repair(before: str, body: str,
     assert name in found.perhaps or (found.said and f"hands {name} on" in found.said[0]), (found.perhaps, found.said)
 
 
+BEST = """
+    loss = model(x).pow(2).mean()
+    if loss.item() < lowest:
+        lowest, best = loss.item(), copy.deepcopy(model.state_dict())
+"""
+BEHIND = {
+    "loaded": (BEST, "model.load_state_dict(best)", True),
+    "loaded through another name": (BEST, "kept = best\nif kept is not None:\n    model.load_state_dict(kept)", True),
+    "saved": (BEST, "torch.save(best, io.BytesIO())", True),
+    "shown": (BEST, "print(sorted(best))", False),
+    "set anew first": (BEST, "best = model.state_dict()\nmodel.load_state_dict(best)", False),
+    "set in each step": ("best = copy.deepcopy(model.state_dict())", "model.load_state_dict(best)", False),
+}
+"""A loop's body, the code behind the loop, and whether `best` is named at the first repair."""
+
+
+@pytest.mark.parametrize("case", BEHIND)
+def test_what_some_steps_set_and_the_code_behind_the_loop_reads(case: str) -> None:
+    body, behind, is_named = BEHIND[case]
+    played = run(built(LOOP, "import io\nlowest, best = 9e9, None", body) + textwrap.indent(behind, "    ") + "\n")
+    assert ("best" in played.perhaps) == is_named, played.perhaps
+    assert not played.said, played.said
+
+
 def test_a_registered_trainer_is_put_back() -> None:
     source = built(METHOD, "", NAMED_OF_OBJECTS[0][1]).replace(
         "    Trainer().fit()",

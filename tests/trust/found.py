@@ -5,7 +5,7 @@ each epoch. "order": computed anew from the epoch's number. "frozen": a copy tha
 "plain": the teacher in a script without session.epochs(). "given": the teacher's weights come from session.between().
 "drawn": by the script's own generators. "ahead": by all other generators, before the step is entered. "second": batches
 that the loop itself takes from another loader. "loose": momentum by hand, in a dict. "slow": weights that follow every
-third step (Lookahead).
+third step (Lookahead). "best": the weights of the best step so far, loaded behind the loop.
 """
 
 import copy
@@ -94,6 +94,7 @@ def train(steps: Iterable[Any], teacher: nn.Module, more: Callable[[torch.Tensor
     """Train one epoch."""
     noise = torch.randn(8) if kind == "noise" else torch.zeros(8)
     second = iter(loader) if kind == "second" else None
+    lowest, best = float("inf"), None
     order = torch.randperm(8, generator=torch.Generator().manual_seed(epoch))
     for step in steps:
         shift = 0.1 * torch.randn(8) + numpy.random.rand() + random.random() if kind == "ahead" else torch.zeros(8)
@@ -121,7 +122,11 @@ def train(steps: Iterable[Any], teacher: nn.Module, more: Callable[[torch.Tensor
             average_gradients(model)
             scene.here(step, "reduced")
             update()
+            if kind == "best" and (size := float(model.first.bias.square().sum())) < lowest:
+                lowest, best = size, copy.deepcopy(model.state_dict())
             scene.here(step, "updated")
+    if best is not None:
+        model.load_state_dict(best)
 
 
 for epoch in epochs():

@@ -32,6 +32,12 @@ def test_a_script_without_epochs(check: Check, place: str, at: int) -> None:
     assert f"the loop uses teacher, {UNLIKE}" in job.text and job.text.count("begin 0") == 2, job.text
 
 
+@pytest.mark.parametrize(("place", "at"), [("updated", 9), ("forward", 13)])
+def test_what_is_kept_for_the_code_behind_the_loop_starts_over(check: Check, place: str, at: int) -> None:
+    job = check("best", place, at)
+    assert "best" in job.text and job.text.count("begin 0") == 2, job.text
+
+
 @pytest.mark.parametrize(("place", "at"), [("forward", 9), ("updated", 12), ("reduced", 3)])
 @pytest.mark.parametrize("kind", ["order", "frozen", "given", "drawn", "ahead"])
 def test_what_comes_out_alike_heals(check: Check, kind: str, place: str, at: int) -> None:
