@@ -67,6 +67,7 @@ FOREIGN_NAMES = {
     "LOCAL_RANK",
     "GROUP_RANK",
     "PYTHONUNBUFFERED",
+    "PYTHONDONTWRITEBYTECODE",
     "MAKEFLAGS",
     "MAKELEVEL",
 }
@@ -84,6 +85,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.startswith("TASKD_") or name in FOREIGN_NAMES:
             del os.environ[name]
     os.environ[NAME] = str(PATIENCE_S)  # for programs and scripts of the tests
+    os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / "build" / "pycache")  # else each manager would be compiled anew
     # If a shell starts us in the background, we and all our processes ignore Ctrl-C (SIGINT), which some tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Under nohup we ignore SIGHUP, which some tests send. Child processes must not inherit that; here it has no effect.
@@ -118,12 +120,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Take what was made so far out of the sight of the garbage collector. The product goes through all objects of its
+@pytest.fixture(autouse=True, scope="module")
+def out_of_sight() -> None:
+    """Take what is there so far out of the sight of the garbage collector. The product goes through all objects of its
     process now and then, and here are a million that no job has."""
-    if runs_tests(session.config):
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 def step_of(item: pytest.Item) -> int:
