@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from taskd.bench import parts
 from taskd.bench.report import Figure, Goal, median, unmeasured
+from taskd.processes import started_by
 
 CASES = {(4, 1): 300, (4, 2): 300, (5, 1): 300, (16, 6): 100, (64, 8): 20, (512, 20): 2}
 """Nodes and faults, and for how many seeds they are played."""
@@ -33,6 +34,8 @@ CLEAN_GOAL_S, FAULTY_GOAL_S = 3.0, 10.0
 ROUNDS = 4
 PATIENCE_S = 300.0
 PROBE = "taskd.check"
+FAMILY = 64
+"""A launcher has not more processes than this, with those that they have started."""
 
 
 def simulated() -> dict[str, Figure]:
@@ -117,7 +120,7 @@ def _kill_probe(launcher: subprocess.Popen[bytes]) -> None:
     """Kill the probe of a node as soon as there is one."""
     ends = time.monotonic() + PATIENCE_S
     while launcher.poll() is None and time.monotonic() < ends:
-        for child in _children(launcher.pid):
+        for child in started_by(launcher.pid, FAMILY):
             with contextlib.suppress(OSError):
                 if PROBE.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
                     os.kill(child, signal.SIGKILL)
@@ -125,14 +128,9 @@ def _kill_probe(launcher: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)  # nothing tells when another process starts a child
 
 
-def _children(pid: int) -> list[int]:
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(word) for word in path.read_text().split()]
-    return found
-
-
 def measure(only: Sequence[str] = (), calm_s: float | None = None) -> dict[str, Figure]:
     """All figures, or those of some parts."""
-    return parts.measure({"simulated": simulated, "nodes": nodes}, only, calm_s or 0.0)
+    return parts.measure(PARTS, only, calm_s or 0.0)
+
+
+PARTS: dict[str, Callable[..., dict[str, Figure]]] = {"simulated": simulated, "nodes": nodes}

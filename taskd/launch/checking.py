@@ -30,6 +30,7 @@ from taskd.check.node import Node, Verdict, here
 from taskd.core.check.findings import Finding, Report
 from taskd.errors import PeerError, UsageError
 from taskd.launch.ranks import JOB, MEET_SECONDS, Opened, await_first, parameters_of
+from taskd.processes import has_one_of, listening_at
 
 AGAIN_SECONDS = 0.05
 _logger = log.get(__name__)
@@ -191,21 +192,4 @@ def _holds(config: LaunchConfig) -> bool:
     if config.rdzv_configs.get("store_type", "tcp") != "tcp":
         return False
     _, port = parse_rendezvous_endpoint(config.rdzv_endpoint, 29400)
-    own = set[str]()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            own.add(os.readlink(f"/proc/self/fd/{name}"))
-        except OSError:  # the folder itself is closed by now
-            continue
-    return any(f"socket:[{inode}]" in own for inode in _listening_at(port))
-
-
-def _listening_at(port: int) -> list[str]:
-    """Return the inodes of the sockets that listen at this port."""
-    found = []
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        if os.path.exists(table):
-            with open(table) as lines:
-                rows = [line.split() for line in lines][1:]
-            found += [row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port]
-    return found
+    return has_one_of("self", listening_at(port))

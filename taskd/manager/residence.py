@@ -15,6 +15,7 @@ from typing import Any
 
 from taskd import log
 from taskd.errors import UsageError
+from taskd.processes import has_one_of, listening_at
 
 _log = log.get(__name__)
 
@@ -101,26 +102,11 @@ def holder_of(port: int, run_dir: str) -> str:
         note = read(os.path.join(run_dir, job))
         if note is not None and note["port"] == port:
             return f"the manager of job {note['job']} (pid {note['pid']})"
-    inodes = set(_listening(port))
-    for pid in filter(str.isdigit, os.listdir("/proc")) if inodes else ():
-        if _has_one_of(pid, inodes):
+    sockets = listening_at(port)
+    for pid in filter(str.isdigit, os.listdir("/proc")) if sockets else ():
+        if has_one_of(pid, sockets):
             return f"process {pid} ({_command(pid)})"
     return ""
-
-
-def _has_one_of(pid: str, inodes: set[str]) -> bool:
-    """Whether a process has one of these sockets open; False if we may not see that, or if the process is gone."""
-    try:
-        numbers = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return False
-    for number in numbers:
-        try:
-            if os.readlink(f"/proc/{pid}/fd/{number}") in inodes:
-                return True
-        except OSError:
-            continue  # closed since it was listed
-    return False
 
 
 def _command(pid: str) -> str:
@@ -129,18 +115,3 @@ def _command(pid: str) -> str:
             return file.read(200).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         return "it has just gone"
-
-
-def _listening(port: int) -> list[str]:
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table, encoding="ascii") as file:
-                lines = file.read().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            columns = line.split()
-            if columns[3] == "0A" and int(columns[1].rpartition(":")[2], 16) == port:
-                found.append(f"socket:[{columns[9]}]")
-    return found
