@@ -69,6 +69,8 @@ class Repair:
     """The session's view of repairs. This class is for a process that is never repaired: its answers are neutral."""
 
     newcomer = False
+    replaces = False
+    """Whether this process came for one that had died. Unlike `newcomer`, this never changes."""
     loop_before = 0
     """On a newcomer: the loop in which its life before was; 0: in none, as far as is known."""
     heals = False
@@ -152,7 +154,7 @@ class LaunchedRepair(Repair):
         self.orders = orders
         self.speaks = orders.core.rank == 0
         self.together = LaunchedTogether(orders.core.rank)
-        self.newcomer = orders.core.state is WorkerState.SETUP
+        self.newcomer = self.replaces = orders.core.state is WorkerState.SETUP
         self.records = True
         self.loop_before = max(map(loop_of, inherited.contents()), default=0) if inherited is not None else 0
         self._groups = groups

@@ -93,8 +93,8 @@ class Presence:
         again = RAISED_AGAIN if current_session.was_tried_again() else ""
         text = cut(f"rank {rank} raised {again}{sentence}")
         incarnation = self.link.introduction.incarnation
+        current_session.failed(sentence)  # does not return if it is a newcomer that may lack something
         self.link.channel.say(Evidence(EvidenceKind.EXCEPTION, rank, incarnation, rank, EXCEPTION_EXIT, text))
-        current_session.failed(sentence)
 
 
 _current: tuple[int, Presence] | None = None

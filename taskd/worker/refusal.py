@@ -17,6 +17,7 @@ from taskd.worker.rehearsing import ENDS
 from taskd.worker.transaction import Transaction
 
 RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
+LACKS = "a newcomer has failed in the first step that it did, and may lack what earlier steps have left"
 LEFT = (
     "this newcomer has come to the end of its script and not to the loop of its life before: what stands between the "
     "loops has decided otherwise, by weights that nobody has trained; let session.between() decide it"
@@ -46,6 +47,8 @@ class Refusal:
             ended_by = self._transaction.registered.calls.rehearsing.ended_by
             first = f" (the step that it rehearsed had ended early: {ended_by})" if ended_by else ""
             self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}{first}")
+        if self._repair.replaces and not self._transaction.checked:
+            self.refuse(f"{LACKS}: {sentence}")
         step, left = self._transaction.current, self._transaction.raised.left
         inside = step.number if step is not None else left
         at = inside if inside is not None else self._transaction.updates - 1

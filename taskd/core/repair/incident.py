@@ -134,6 +134,7 @@ class Incident:
 
     def start_over(self, steps: int, text: str) -> None:
         """All ranks start over. `steps`: how many steps were done before."""
+        self.state_lost = False  # what they train from here on is a state again
         self.restarts += 1
         self.steps_lost += steps
         self.note(text)
