@@ -8,7 +8,8 @@ finds them: leaves.py looks at what they can reach.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -22,7 +23,9 @@ from taskd.state.sources import passed_over
 _OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-
+_OF_ALL_MODULES = tuple(f"_global{kind}" for kind in (*_OF_MODULES, "_backward_hooks"))
+_FILLED = (list, dict, set, deque)
+_OWN_OF_OPTIMIZERS = ("defaults", "state", "param_groups")
 
 _HOOK = "hook "
 """With this begin the names of hooks."""
@@ -34,36 +37,49 @@ class Inside(NamedTuple):
     hooks: tuple[Thing, ...] = ()
     classes: tuple[Thing, ...] = ()
     """The script's own classes of modules, and with them what their methods use."""
-    kept: tuple[tuple[str, torch.nn.Module, str], ...] = ()
-    """What modules of the script's own classes keep: its name, the module, and the attribute."""
+    kept: tuple[tuple[str, Any, str], ...] = ()
+    """What modules and optimizers keep: its name, the module or optimizer, and the attribute."""
     modules: frozenset[int] = frozenset()
-    """The ids of all modules."""
+    """The ids of all modules, and of the tensors that are put back with them and with the optimizers."""
 
     @property
     def things(self) -> list[Thing]:
         """The hooks, and what the modules keep now."""
-        kept = [(name, space_of(module).get(attribute)) for name, module, attribute in self.kept]
+        kept = [(name, space_of(owner).get(attribute)) for name, owner, attribute in self.kept]
         return [*self.hooks, *self.classes, *kept]
 
 
 def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Inside:
     """Return the script's hooks and what its modules keep, each with a name."""
-    found, kept, modules = list[Thing](), list[tuple[str, torch.nn.Module, str]](), set[int]()
+    found = [*_named("all modules", vars(torch.nn.modules.module), _OF_ALL_MODULES)]
+    kept, modules = list[tuple[str, Any, str]](), set[int]()
     classes = dict[str, type]()
     for label, model in models.items():
         for name, module in model.named_modules():
-            modules.add(id(module))
+            modules |= {id(module), *map(id, module.buffers(recurse=False)), *map(id, module.parameters(recurse=False))}
             owner = f"{label}.{name}".rstrip(".")
+            kept += _kept(owner, module)
             if is_the_scripts(type(module)):
-                kept += _kept(owner, module)
                 classes[type(module).__qualname__] = type(module)
             found += _named(owner, space_of(module), _OF_MODULES)
             for parameter_name, parameter in module.named_parameters(recurse=False):
                 spaces = {key: getattr(parameter, key, None) for key in _OF_PARAMETERS}
                 found += _named(f"{owner}.{parameter_name}", spaces, _OF_PARAMETERS)
+                kept += (
+                    (f"{owner}.{parameter_name}.{key}", parameter, key) for key in vars(parameter) if key[0] != "_"
+                )
     for label, optimizer in optimizers.items():
         found += _named(label, space_of(optimizer), _OF_OPTIMIZERS)
+        modules |= {id(item) for state in optimizer.state.values() for item in _values_of(state)}
+        kept += (one for one in _kept(label, optimizer) if one[2] not in _OWN_OF_OPTIMIZERS)
+        for at, group in enumerate(optimizer.param_groups):
+            own = ((key, item) for key, item in group.items() if key != "params" and issubclass(type(item), _FILLED))
+            found += ((f"{label}.param_groups[{at}][{key!r}]", item) for key, item in own)
     return Inside(tuple(found), tuple(classes.items()), tuple(kept), frozenset(modules))
+
+
+def _values_of(state: Any) -> Iterable[Any]:
+    return state.values() if issubclass(type(state), Mapping) else ()
 
 
 def is_of_a_hook(name: str) -> bool:
@@ -71,11 +87,17 @@ def is_of_a_hook(name: str) -> bool:
     return name.startswith(_HOOK)
 
 
-def _kept(owner: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
-    for attribute, item in [*space_of(module).items()]:
-        other = not is_scalar(item) and not issubclass(type(item), (torch.nn.Module, torch.Tensor))
-        if (other or item is None) and not attribute.startswith("_"):  # what is None may be made later
-            yield f"{owner}.{attribute}", module, attribute
+def _kept(name: str, owner: torch.nn.Module | torch.optim.Optimizer) -> Iterator[tuple[str, Any, str]]:
+    """Return what an object keeps, apart from what is put back with it. If its class is of an installed package, return
+    only what a script has put there: what can be filled, and objects of its own classes."""
+    is_own = is_the_scripts(type(owner))
+    for attribute, item in [*space_of(owner).items()]:
+        kind = type(item)
+        other = not is_scalar(item) and not issubclass(kind, torch.nn.Module)
+        if not is_own:
+            other = issubclass(kind, _FILLED) or is_the_scripts(kind)
+        if (other or (is_own and item is None)) and not attribute.startswith("_"):  # what is None may be made later
+            yield f"{name}.{attribute}", owner, attribute
 
 
 def _named(owner: str, space: Mapping[str, Any], kinds: tuple[str, ...]) -> Iterator[Thing]:

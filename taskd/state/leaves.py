@@ -22,13 +22,15 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from enum import Enum
 from itertools import islice
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType, NoneType
 from typing import Any, NamedTuple
 
 import torch
 
 from taskd.state.caches import Cached, drawn, names_in, remembered
+from taskd.state.marks import Which, holds_numbers, mark_of
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, mark, packed, unpacked
 from taskd.state.rng import is_generator, kind_of
@@ -89,9 +91,12 @@ class Leaf(NamedTuple):
     """Where it is stored. None: it is one of the things themselves."""
 
 
-def stored_leaves(things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE) -> dict[str, Leaf]:
-    """Return the same values, each with the place where it is stored, but not what caches remember."""
-    met = met_in(things, known, but, caches=False)
+def stored_leaves(
+    things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE, shown: Set[int | str | Spot] = NONE
+) -> dict[str, Leaf]:
+    """Return the same values and all that has a mark, each with the place where it is stored. For `shown` see met_in.
+    Plain values in caches are left out."""
+    met = met_in(things, known, but, shown)
     return {one.name: Leaf(one.data, one.value, one.at) for one in met if one.data is not None}
 
 
@@ -110,9 +115,14 @@ class Met(NamedTuple):
 
 
 def met_in(
-    things: Iterable[Thing], known: Set[int], but: Set[int | str | Spot] = NONE, caches: bool = True
+    things: Iterable[Thing],
+    known: Set[int],
+    but: Set[int | str | Spot] = NONE,
+    shown: Set[int | str | Spot] | None = None,
 ) -> Iterator[Met]:
-    """Search these things, the nearest parts first. `caches`: also what the script's caches remember."""
+    """Search these things, the nearest parts first. `shown`: it is for a look, so what has a mark (marks.py) counts as
+    plain, unless the source shows where it is set: others judge that. None: it is not for a look, so all counts that
+    the script's caches remember."""
     taken, seen = dict[str, tuple[Spot | None, bytes]](), {one for one in but if type(one) is int}
     todo = deque[tuple[str, Any, At | None, int, int]](
         (name, value, None, 0, _DEPTH) for name, value in things if name not in but
@@ -121,7 +131,10 @@ def met_in(
         name, value, at, owner, depth = todo.popleft()
         if not is_scalar(value) and id(value) in seen:
             continue
-        if (data := plain(value)) is not None:  # two names may have the same value, and get others later
+        data = plain(value)
+        if data is None and shown is not None and id(value) not in known:
+            data = None if holds_numbers(value) and _is_seen_to(name, value, at, shown) else mark_of(value)
+        if data is not None:  # two names may have the same value, and get others later
             if issubclass(type(value), _FILLED):
                 seen.add(id(value))  # whoever has it finds what is put into it
             own, place = name, None if at is None else (id(at[0]), at[1])
@@ -131,9 +144,16 @@ def met_in(
         elif depth:
             seen.add(id(value))
             yield Met(name, name, value, at, None, owner)
-            cached = not caches and issubclass(type(value), Cached)
+            cached = shown is not None and issubclass(type(value), Cached)
             parts = _of_cache(name, value) if cached else parts_of(name, value, known, but)
             todo += [(part, item, place, id(value), depth - 1) for part, item, place in parts]
+
+
+def _is_seen_to(name: str, value: Any, at: At | None, shown: Set[int | str | Spot]) -> bool:
+    """Whether the source shows where this is set, or it belongs to a loader, which passes its batches by itself."""
+    if at is not None and not issubclass(type(at[0]), (*_HOLD, torch.nn.Module)) and hasattr(type(at[0]), "__iter__"):
+        return True
+    return id(value) in shown or (name if at is None else (id(at[0]), at[1])) in shown or (at and id(at[0])) in shown
 
 
 def _is_another(one: tuple[Spot | None, bytes], other: tuple[Spot | None, bytes]) -> bool:
@@ -210,6 +230,11 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
         yield name, one.get(None), (one, "value")
     elif kind in _BEHIND:
         yield name, getattr(one, _BEHIND[kind]), None
+    elif kind is BuiltinMethodType:
+        if not isinstance(one.__self__, (type, ModuleType, NoneType)):
+            yield name, one.__self__, None
+    elif kind is GeneratorType:
+        yield from _of_generator(name, one)
     elif issubclass(kind, functools.partial):
         yield from ((name, held, None) for held in (one.keywords, one.args, one.func))
     elif issubclass(kind, Cached):
@@ -221,28 +246,50 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
         yield from ((f"{name}[{key!r}]", value, (one, key)) for key, value in [*os.environ.items()])
     elif issubclass(kind, torch.nn.Module):
         yield from _of_module(name, one)
+    elif kind.__name__ == "SeedSequence" and hasattr(kind, "n_children_spawned"):
+        yield f"{name}.n_children_spawned", one.n_children_spawned, (one, "n_children_spawned")
+    elif kind.__module__ == "multiprocessing.sharedctypes" and hasattr(kind, "value"):
+        yield f"{name}.value", one.value, (one, "value")
     elif not issubclass(kind, ModuleType):
         yield from _of_object(name, one)
 
 
 def _of_cache(name: str, one: Any) -> Iterator[_Part]:
     yield name, one.__wrapped__, None
+    yield from ((f"what {name} remembers[{at}]", item, None) for at, item in enumerate(_objects_of_cache(one)))
     yield from ((f"what {name} has drawn", count, None) for count in drawn(one))
+
+
+def _objects_of_cache(one: Any) -> list[Any]:
+    return [item for item in remembered(one) if is_the_scripts(type(item))]
 
 
 def _of_object(name: str, one: Any) -> Iterator[_Part]:
     kind = type(one)
     if issubclass(kind, dict):
-        keys = filter(is_scalar, islice([*dict.keys(one)], _LOOKED_AT))
-        yield from ((f"{name}[{key!r}]", dict.get(one, key), (one, key)) for key in keys)
+        keys = enumerate(islice([*dict.keys(one)], _LOOKED_AT))
+        yield from ((f"{name}[{_shown_key(at, key)}]", dict.get(one, key), (one, key)) for at, key in keys)
     elif issubclass(kind, (list, tuple, deque)):
-        items = enumerate(islice([*_iterated(one)], _LOOKED_AT))
-        yield from ((f"{name}[{at}]", item, (one, at)) for at, item in items)
+        items = [*islice([*_iterated(one)], _LOOKED_AT)]
+        yield from ((f"{name}[{at}]", item, (one, at)) for at, item in enumerate(items))
+        yield from _which(name, ((f"[{at}]", item) for at, item in enumerate(items)))
     if _has_attributes(kind):
         space = [*space_of(one).items()]  # another thread may add to it
         yield from ((f"{name}.{attribute}", item, (one, attribute)) for attribute, item in space)
+        yield from _which(name, ((f".{attribute}", item) for attribute, item in space))
         yield from _slots(name, one)
     yield from _of_class(one)
+
+
+def _which(name: str, items: Iterable[tuple[str, Any]]) -> Iterator[_Part]:
+    """Return which functions these are. None can be set by what is returned."""
+    for where, item in items:
+        if type(item) in (FunctionType, MethodType):
+            yield f"{name}{where} (which one)", Which(item), (item, None)
+
+
+def _shown_key(at: int, key: Any) -> str:
+    return repr(key) if is_scalar(key) else key.__qualname__ if issubclass(type(key), type) else f"#{at}"
 
 
 def _has_attributes(kind: type) -> bool:
@@ -285,7 +332,23 @@ def _of_class(one: Any) -> Iterator[_Part]:
         yield kind.__qualname__, kind, None
 
 
+def _of_generator(name: str, one: Any) -> Iterator[_Part]:
+    """Return the numbers, texts and flags of a generator of the script that stands still. Nobody can set them."""
+    if (
+        one.gi_frame is not None
+        and not one.gi_running
+        and not passed_over(one.gi_code.co_filename, one.gi_code.co_name)
+    ):
+        own = ((variable, item) for variable, item in one.gi_frame.f_locals.items() if is_scalar(item))
+        yield from ((f"{name}.{variable}", item, (one, variable)) for variable, item in own)
+
+
 def _of_a_class(name: str, one: type) -> Iterator[_Part]:
+    yield from _of_class(one)
+    if issubclass(one, Enum) and is_the_scripts(one):
+        for member in one.__members__.values():
+            own = ((attribute, item) for attribute, item in space_of(member).items() if not attribute.startswith("_"))
+            yield from ((f"{name}.{member.name}.{attribute}", item, (member, attribute)) for attribute, item in own)
     for kind in one.__mro__:
         if is_the_scripts(kind):
             named = name if kind is one else kind.__qualname__
@@ -313,14 +376,25 @@ def _of_function(name: str, one: FunctionType) -> Iterator[_Part]:
 def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
     """Return the module's values that this code names. Of the script's other modules: what the code may read there."""
     names = names_in(code)
+    if _reads_environment(names):
+        yield "os.environ", os.environ, None
     for name in names:
-        value = space.get(name)
+        value = _global(name, space)
         if not issubclass(type(value), ModuleType):
             yield name, value, (space, name)
         elif _is_a_scripts_file(value):
             other = vars(value)
             there = [attribute for attribute in names if attribute in other]
             yield from ((f"{name}.{attribute}", other[attribute], (other, attribute)) for attribute in there)
+
+
+def _reads_environment(names: tuple[str, ...]) -> bool:
+    return "environ" in names or "getenv" in names
+
+
+def _global(name: str, space: dict[str, Any]) -> Any:
+    """Return the module's value of this name, or the script's module that the code itself imports."""
+    return space[name] if name in space else sys.modules.get(name)
 
 
 def may_hold(one: Any) -> bool:
@@ -338,12 +412,12 @@ def reader_of(one: Any) -> Callable[[Any], list[Any]]:
     kind = type(one)
     if issubclass(kind, FunctionType):
         names = () if passed_over(one.__code__.co_filename, one.__code__.co_name) else names_in(one.__code__)
-        files = [vars(found) for name in names if _is_a_scripts_file(found := one.__globals__.get(name))]
+        files = [vars(found) for name in names if _is_a_scripts_file(found := _global(name, one.__globals__))]
         others = [(space, name) for space in files for name in names]
         return functools.partial(_read_function, names, others)
     if issubclass(kind, torch.nn.Module):
         return _read_module
-    if issubclass(kind, type):
+    if issubclass(kind, type) and not issubclass(one, Enum):
         return functools.partial(_read_a_class, [vars(base) for base in one.__mro__ if is_the_scripts(base)])
     if issubclass(kind, Cached):
         return _read_cached
@@ -357,6 +431,7 @@ def reader_of(one: Any) -> Callable[[Any], list[Any]]:
 def _read_function(names: tuple[str, ...], others: list[tuple[dict[str, Any], str]], one: FunctionType) -> list[Any]:
     read = [one.__code__, *vars(one).values(), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
     read += map(one.__globals__.get, names)
+    read += [os.environ] if _reads_environment(names) else []
     read += [space.get(name) for space, name in others]
     for cell in one.__closure__ or ():
         try:
@@ -372,11 +447,11 @@ def _read_module(one: torch.nn.Module) -> list[Any]:
 
 
 def _read_a_class(spaces: list[Mapping[str, Any]], one: type) -> list[Any]:
-    return [type(one), *(item for space in spaces for item in (*space, *space.values()))]
+    return [type(one), type(type(one)), *(item for space in spaces for item in (*space, *space.values()))]
 
 
 def _read_cached(one: Any) -> list[Any]:
-    return [type(one), one.__wrapped__, *drawn(one)]
+    return [type(one), one.__wrapped__, *drawn(one), *_objects_of_cache(one)]
 
 
 def _read_dict(one: dict[Any, Any]) -> list[Any]:
@@ -404,4 +479,4 @@ def _is_a_scripts_file(module: Any) -> bool:
 
 def _is_bare(kind: type) -> bool:
     """Whether it is a class of the standard library whose objects only hold what a script has put there."""
-    return kind.__module__ == "argparse"
+    return kind.__module__ in ("argparse", "queue")

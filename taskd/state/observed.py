@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.inside import is_of_a_hook
 from taskd.state.leaves import GONE, At, Leaf, Thing, is_the_scripts, stored_leaves
+from taskd.state.marks import ELSEWHERE
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
 from taskd.state.rows import Rows
@@ -50,6 +51,8 @@ class Scope(NamedTuple):
 
     known: Set[int]
     but: Set[int | str | Spot]
+    shown: Set[int | str | Spot]
+    """Where the source shows that the loop may set something."""
 
 
 class Seen(NamedTuple):
@@ -103,12 +106,15 @@ class Observed:
         these names; `scope`: is called if all is searched anew; `of`: if it is not what it was at the last look, all is
         searched anew."""
         begin = time.monotonic_ns()
-        names = self._watch.look(things(self._watch.dull)) if of == self._of else None
+        is_another = of != self._of
+        names = None if is_another else self._watch.look(things(self._watch.dull))
         self.searched = names is None
         if names is None:
             self._watch.search(things(frozenset()), *scope())
             self._of, self._changed, self._by_handlers = of, {}, frozenset(_set_by_handlers())
             names = self._watch.values.keys() | (self._first or {}).keys()
+            if self._first is not None and is_another:  # what stands between two loops may have replaced these
+                self._first |= {name: now for name, now in self._watch.values.items() if now.startswith(ELSEWHERE)}
         if self._first is None:
             self._first, self._began_ns = {**self._watch.values}, begin
         for name in names:
@@ -135,14 +141,15 @@ class Observed:
             (self._first or {}).pop(name, None)
         self._of = None
 
-    def put(self, things: Sequence[Thing], scope: Scope, rows: Rows, seen: Seen, first: bool) -> Given:
-        """Give all values what a look has found. `first`: it was the look at the very first step."""
+    def put(self, things: Sequence[Thing], scope: Scope, rows: Rows, seen: Seen, markers_stay: bool) -> Given:
+        """Give all values what a look has found. `markers_stay`: a flag or a None that the step has set is left as it
+        is, since what it marks (`raised = True`) was done only once and is not to be done again."""
         given = Given()
         for name, wanted, leaf in self._unlike(things, scope, rows):
             if leaf is None or wanted == GONE or not can_be_given(wanted) or _has_a_namesake(name, rows):
-                (given.left if first and wanted in _NOT_DONE else given.missed).append(name)
+                (given.left if markers_stay and wanted in _NOT_DONE else given.missed).append(name)
             else:
-                _give(name, leaf, unpacked(wanted), seen, given, first)
+                _give(name, leaf, unpacked(wanted), seen, given, markers_stay)
         return given
 
     def check(self, things: Sequence[Thing], scope: Scope, rows: Rows, given: Given) -> None:
@@ -165,13 +172,13 @@ class Observed:
             yield name, wanted, leaves.get(name)
 
 
-def _give(name: str, leaf: Leaf, value: Any, seen: Seen, given: Given, first: bool) -> None:
+def _give(name: str, leaf: Leaf, value: Any, seen: Seen, given: Given, markers_stay: bool) -> None:
     kinds = {type(value), type(leaf.value)}
     flags, guards = kinds & {bool, type(None)}, not kinds & {int, float} or bool(kinds & {bool, type(None)})
     if guards and _is_in(name, leaf, seen.guards):
         given.left.append(name)
     elif (bool in flags and not _is_in(name, leaf, seen.written)) or _has_an_iterator_beside(leaf):
-        (given.left if first and not value else given.missed).append(name)
+        (given.left if markers_stay and not value else given.missed).append(name)
     elif leaf.at is None and not filled(leaf.value, value):
         given.own[name] = value
     elif type(value) is defaultdict or not _put(leaf, value):

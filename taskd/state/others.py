@@ -55,11 +55,14 @@ class Others:
     def follow_generators(self) -> None:
         """From now on, put back the generators of random numbers that are there now: steps may have made some, or
         replaced them."""
-        met = met_in(self._reached(), self._known(), caches=False)
+        self._follow(self._reached())
+
+    def _follow(self, things: list[Thing]) -> None:
+        met = met_in(things, self._known(), shown=frozenset())
         rng.follow_by_name({one.name: one.value for one in met if (one.data or b"").startswith(GENERATOR)})
 
-    def put(self, look: Look, first: bool = False) -> None:
-        """Give all values what this look has found. `first`: it was the look at the very first step."""
+    def put(self, look: Look, markers_stay: bool = False) -> None:
+        """Give all values what this look has found. For `markers_stay` see Observed.put."""
         self.given = Given()
         if look.others is None:
             return
@@ -67,8 +70,9 @@ class Others:
         loops = [*self.loops.asking()]
         written = Spots().union(*(_spots(at, one, one.written) for at, one in loops))
         guards = Spots().union(*(_spots(at, one, one.guards) for at, one in loops))
-        self.follow_generators()
-        given = self.observed.put(self._reached(), self._scope(look), look.others, Seen(written, guards), first)
+        things = self._reached()
+        self._follow(things)
+        given = self.observed.put(things, self._scope(look), look.others, Seen(written, guards), markers_stay)
         for at, one in loops:
             at.give({place: given.own[place.text] for place in _named(at, one) if place.text in given.own})
         self.observed.check(self._reached(), self._scope(look), look.others, given)
@@ -102,7 +106,7 @@ class Others:
         return {*self.known(), *self._inside.modules}
 
     def _scope(self, look: Look) -> Scope:
-        return Scope(self._known(), self._handled(look))
+        return Scope(self._known(), self._handled(look), self.written())
 
     def _reached(self, but: Set[str] = frozenset()) -> list[Thing]:
         """Return all things from which the loop can reach something. `but`: names of things that are not needed."""

@@ -101,7 +101,7 @@ class Variables:
         if self.inherited.looks:
             self._begin(script, look, late)
         elif seen is not None and seen.number == number and seen.is_beside(look):
-            self._put(script, _changes(look.values, seen.values), seen, first=raised or len(self.looks) == 1)
+            self._put(script, _changes(look.values, seen.values), seen, markers_stay=raised or len(self.looks) == 1)
         else:
             look.lacks = not (whole or self._settled == number)
             if seen is not None:
@@ -146,13 +146,13 @@ class Variables:
             found[ELSEWHERE].update((text, value) for text, value in there.items() if type(value) in kinds)
         return found
 
-    def _put(self, script: Script, values: Values, look: Look | None = None, first: bool = False) -> None:
-        """`first`: what the very first step has done only once is not to be done again."""
+    def _put(self, script: Script, values: Values, look: Look | None = None, markers_stay: bool = False) -> None:
+        """`markers_stay`: see Observed.put. It holds for the very first step, and for one that an error has left."""
         loop = self._loops.of(script)
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
         if look is not None:
             put_rows(script, loop, self.known(), look.rows)
-            self.others.put(look, first)
+            self.others.put(look, markers_stay)
 
     def numbered(self) -> Asked:
         """Return the functions of the script that number the steps, and use the numbers."""
@@ -177,7 +177,7 @@ class Variables:
         last = self.inherited.looks[-1]
         here = last.number == look.number
         if last.is_beside(look) and (here or not late):
-            self._put(script, last.values, last, first=len(self.inherited.looks) == 1)
+            self._put(script, last.values, last, markers_stay=len(self.inherited.looks) == 1)
             self.others.observed.adopt(last.others or {})
             look = self._look(script, look.number, look.loop)
         look.follows(last)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from taskd.state.leaves import GENERATOR, NONE, Met, Thing, may_hold, met_in, parts_of, plain, reader_of
+from taskd.state.marks import Which, mark_of
 from taskd.state.places import Spot
 from taskd.state.plain import Noted, is_scalar, shortened
 
@@ -82,12 +83,14 @@ class Watch:
             return None
         return changed
 
-    def search(self, things: Sequence[Thing], known: Set[int], but: Set[int | str | Spot]) -> None:
-        """Search all things. `known`, `but`: see leaves_of."""
+    def search(
+        self, things: Sequence[Thing], known: Set[int], but: Set[int | str | Spot], shown: Set[int | str | Spot] = NONE
+    ) -> None:
+        """Search all things. `known`, `but`, `shown`: see met_in."""
         self._known, self._but, self.values, self.generators = known, but, Noted(), {}
         self._root = _node("", things, _read_things)
         nodes = {0: self._root}
-        for one in met_in(things, known, but, caches=False):
+        for one in met_in(things, known, but, shown):
             self._add(nodes, one)
         self.values = shortened(self.values, MOST_BYTES)
         lively = {id(value) for name, value in things if name in self._root.names}
@@ -99,6 +102,8 @@ class Watch:
         owner = nodes[one.owner]
         if one.data is not None:
             self.values[one.name] = one.data
+            if type(one.value) is Which:  # another function there is another object
+                return
             owner.names[one.part] = one.name
             if one.data.startswith(GENERATOR):
                 self.generators[one.name] = one.value
@@ -153,7 +158,7 @@ class Watch:
         node.ids, node.held = ids, [*filter(is_scalar, stored)]
 
     def _note(self, name: str, value: Any, changed: set[str]) -> None:
-        if (data := plain(value)) is None:
+        if (data := plain(value) or mark_of(value)) is None:
             raise _OtherError
         if (short := shortened({name: data}, MOST_BYTES)[name]) != self.values[name]:
             self.values[name] = short

@@ -10,14 +10,17 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+import numpy
 import pytest
+import torch
 from torch import nn
 
-from taskd.state.leaves import GONE, leaves_of, moved_between, moved_meanwhile
+from taskd.state.leaves import GONE, leaves_of, moved_between, moved_meanwhile, stored_leaves
 from taskd.state.modules import Modules
 from taskd.state.places import Place, reached
 from taskd.state.plain import Noted, packed
@@ -147,6 +150,86 @@ def test_the_environment_is_seen() -> None:
         assert leaves_of([("os.environ", os.environ)], NONE)["os.environ['TASKD_TEST_LEAVES']"] == packed("7")
     finally:
         del os.environ["TASKD_TEST_LEAVES"]
+
+
+class Kind(Enum):
+    """Has an attribute besides its value."""
+
+    ONE = 1
+
+    def __init__(self, _value: int) -> None:
+        self.weight = 7.25
+
+
+class Of(type):
+    """A class of classes, with a value of its own."""
+
+    weight = 7.25
+
+
+class Made(metaclass=Of):
+    """A class with such a class."""
+
+
+def counts() -> Iterator[int]:
+    weight = 7.25
+    while True:
+        yield int(weight)
+
+
+@functools.cache
+def made_once() -> Held:
+    return Held(7.25)
+
+
+def test_odd_places_are_seen() -> None:
+    numbers = counts()
+    next(numbers)
+    made_once()
+    odd = {
+        "it.ONE.weight": Kind,
+        "Of.weight": Made,
+        "it.weight": numbers,
+        "what it remembers[0].value": made_once,
+        "it[Held]": {Held: 7.25},
+    }
+    for name, value in [*odd.items(), ("it.weight", numbers.send)]:
+        found = stored_leaves([("it", value)], NONE)
+        assert found[name].data == packed(7.25), sorted(found)
+
+
+def test_marks_change_with_what_they_stand_for() -> None:
+    held = Held(torch.zeros(2))
+
+    def mark(value: Any) -> bytes:
+        held.value = value
+        return stored_leaves([("it", held)], NONE)["it.value"].data
+
+    tensor, array = torch.zeros(2), numpy.zeros(2000)
+    before = mark(tensor)
+    assert mark(tensor) == before == mark(torch.zeros(2)) != mark(torch.ones(2))
+    tensor.add_(1)
+    assert mark(tensor) != before
+    before = mark(array)
+    assert mark(array.copy()) == before
+    array[0] = 1
+    assert mark(array) != before
+    assert mark(torch.float32) != mark(torch.bfloat16)
+
+
+def test_what_the_source_shows_and_what_a_graph_has_made_get_no_mark() -> None:
+    held = Held(torch.zeros(2))
+    assert "it.value" not in stored_leaves([("it", held)], NONE, NONE, {(id(held), "value")})
+    held.value = torch.zeros(2, requires_grad=True) * 2
+    assert "it.value" not in stored_leaves([("it", held)], NONE)
+
+
+def test_another_method_is_another_mark() -> None:
+    held = Held(None)
+    held.value = held.__init__
+    before = stored_leaves([("it", held)], NONE)["it.value (which one)"]
+    held.value = held.__eq__
+    assert stored_leaves([("it", held)], NONE)["it.value (which one)"].data != before.data
 
 
 def test_what_is_put_back_is_not_looked_into_but_its_class() -> None:
