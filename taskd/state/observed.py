@@ -15,25 +15,21 @@ only once is left alone and named. What handlers of signals set is left alone.
 from __future__ import annotations
 
 import contextvars
-import dis
-import functools
 import os
-import re
-import signal
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType
 from typing import Any, NamedTuple
 
+from taskd.state.handlers import Handlers, of_signals
 from taskd.state.inside import is_of_a_hook
-from taskd.state.leaves import GONE, At, Leaf, Thing, is_the_scripts, stored_leaves
+from taskd.state.leaves import GONE, At, Leaf, Thing, stored_leaves
 from taskd.state.marks import ELSEWHERE
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
 from taskd.state.rows import Rows
-from taskd.state.sources import passed_over
 from taskd.state.watch import MOST_BYTES, Watch
 
 MOST_SHARE = 0.1
@@ -43,7 +39,6 @@ _NOT_DONE = (GONE, _NOTHING, packed(False))
 """What stands for something that was not done yet."""
 _TRIED = 64
 """So many looks are taken before their time is judged."""
-_STORES = frozenset({"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_NAME"})
 
 
 class Scope(NamedTuple):
@@ -84,8 +79,7 @@ class Observed:
     """All values, as they were at the first look."""
     _watch: Watch = field(default_factory=Watch)
     _changed: Rows = field(default_factory=dict)
-    _by_handlers: frozenset[str] = frozenset()
-    """The names that handlers of signals set."""
+    _handlers: Handlers = field(default_factory=Handlers)
     _of: Any = None
     """What the last look was for."""
     _began_ns: int = 0
@@ -111,7 +105,7 @@ class Observed:
         self.searched = names is None
         if names is None:
             self._watch.search(things(frozenset()), *scope())
-            self._of, self._changed, self._by_handlers = of, {}, frozenset(_set_by_handlers())
+            self._of, self._changed, self._handlers = of, {}, of_signals()
             names = self._watch.values.keys() | (self._first or {}).keys()
             if self._first is not None and is_another:  # what stands between two loops may have replaced these
                 self._first |= {name: now for name, now in self._watch.values.items() if now.startswith(ELSEWHERE)}
@@ -119,16 +113,13 @@ class Observed:
             self._first, self._began_ns = {**self._watch.values}, begin
         for name in names:
             now = self._watch.values.get(name, GONE)
-            if now != self._first.get(name) and not self._is_a_handlers(name):
+            if now != self._first.get(name) and not self._handlers.sets(name):
                 self._changed[name] = now
             else:
                 self._changed.pop(name, None)
         self._looks += 1
         self._spent_ns += time.monotonic_ns() - begin
         return {**self._changed}
-
-    def _is_a_handlers(self, name: str) -> bool:
-        return re.sub(r"(\[[^]]*\])*(, too)*$", "", name).rpartition(".")[2].rpartition(" ")[2] in self._by_handlers
 
     @property
     def generators(self) -> dict[str, Any]:
@@ -163,7 +154,8 @@ class Observed:
         now = shortened({name: leaf.data for name, leaf in leaves.items()}, MOST_BYTES)
         for name in sorted(now.keys() | rows.keys()):
             there, wanted = now.get(name, GONE), rows.get(name, first.get(name, GONE))
-            if there == wanted or self._is_a_handlers(name):
+            wanted = self._handlers.kept(name, wanted, there)
+            if there == wanted or self._handlers.sets(name):
                 continue
             if {there, wanted} == {GONE, _NOTHING}:  # an object that is made at its first use
                 continue
@@ -242,39 +234,3 @@ def _set(at: At, value: Any) -> bool:
     else:
         return False
     return True
-
-
-def _set_by_handlers() -> Iterator[str]:
-    """Return the names that the script's handlers of signals may set."""
-    met = set[CodeType]()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        if callable(handler):
-            yield from _set_in(handler, met)
-
-
-def _set_in(function: Any, met: set[CodeType]) -> Iterator[str]:
-    """Return the names that a function sets, or in which it sets an item, and so on in what it calls."""
-    while not isinstance(function, FunctionType):
-        if isinstance(function, (MethodType, functools.partial)):
-            function = function.func if isinstance(function, functools.partial) else function.__func__
-        elif not isinstance(function := vars(type(function)).get("__call__"), FunctionType):
-            return
-    code = function.__code__
-    if code in met or passed_over(code.co_filename, code.co_name):
-        return
-    met.add(code)
-    steps = [*dis.get_instructions(code)]
-    yield from (one.argval for one in steps if one.opname in _STORES)
-    if any(one.opname == "STORE_SUBSCR" for one in steps):
-        yield from code.co_names
-        yield from code.co_freevars
-    spaces = [function.__globals__, *(vars(type(one)) for one in function.__globals__.values() if _is_own(one))]
-    for name in code.co_names:
-        for space in spaces:
-            if isinstance(called := space.get(name), FunctionType):
-                yield from _set_in(called, met)
-
-
-def _is_own(one: Any) -> bool:
-    return not isinstance(one, (type, FunctionType)) and is_the_scripts(type(one))

@@ -275,6 +275,28 @@ def test_what_a_handler_of_a_signal_sets_is_left_alone() -> None:
     assert stop == {"now": True} and variables.others.given.missed == []
 
 
+def test_other_items_of_what_a_handler_sets_are_given_back() -> None:
+    run, layer, variables, found = {"now": False, "turns": 0}, nn.Linear(1, 1), Variables(), UserList[Any]()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        run["now"] = True
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        for number in NUMBERS:
+            variables.handed_out(number, 1)
+            found.append(run["turns"])
+            for name in ("turns",):
+                layer.turns = run[name]
+                run[name] += 1
+            layer.weight.grad = torch.full_like(layer.weight, 1.0 + run["turns"] + run["now"])
+            if number == 2:
+                signal.raise_signal(signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert found == [0, 1, 2, 2, 3] and run["now"] and variables.others.given.missed == []
+
+
 def test_a_phase_is_missed_although_its_class_is_named() -> None:
     variables, phase, layer = Variables(), Phase.WARM, nn.Linear(1, 1)
     for number in NUMBERS[:-1]:
