@@ -23,7 +23,7 @@ from taskd.state.sources import passed_over
 _OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_OF_ALL_MODULES = tuple(f"_global{kind}" for kind in (*_OF_MODULES, "_backward_hooks"))
+_OF_ALL_MODULES = tuple(f"_global{kind}" for kind in _OF_MODULES)
 _FILLED = (list, dict, set, deque)
 _OWN_OF_OPTIMIZERS = ("defaults", "state", "param_groups")
 
@@ -70,7 +70,8 @@ def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, to
                 )
     for label, optimizer in optimizers.items():
         found += _named(label, space_of(optimizer), _OF_OPTIMIZERS)
-        modules |= {id(item) for state in optimizer.state.values() for item in _values_of(state)}
+        held = (item for state in optimizer.state.values() for item in _values_of(state))
+        modules |= {id(item) for item in held if issubclass(type(item), torch.Tensor)}
         kept += (one for one in _kept(label, optimizer) if one[2] not in _OWN_OF_OPTIMIZERS)
         for at, group in enumerate(optimizer.param_groups):
             own = ((key, item) for key, item in group.items() if key != "params" and issubclass(type(item), _FILLED))
@@ -93,7 +94,7 @@ def _kept(name: str, owner: torch.nn.Module | torch.optim.Optimizer) -> Iterator
     is_own = is_the_scripts(type(owner))
     for attribute, item in [*space_of(owner).items()]:
         kind = type(item)
-        other = not is_scalar(item) and not issubclass(kind, torch.nn.Module)
+        other = not is_scalar(item) and not issubclass(kind, (torch.nn.Module, torch.Tensor))
         if not is_own:
             other = issubclass(kind, _FILLED) or is_the_scripts(kind)
         if (other or (is_own and item is None)) and not attribute.startswith("_"):  # what is None may be made later

@@ -150,10 +150,18 @@ def met_in(
 
 
 def _is_seen_to(name: str, value: Any, at: At | None, shown: Set[int | str | Spot]) -> bool:
-    """Whether the source shows where this is set, or it belongs to a loader, which passes its batches by itself."""
-    if at is not None and not issubclass(type(at[0]), (*_HOLD, torch.nn.Module)) and hasattr(type(at[0]), "__iter__"):
+    """Whether others see to it. The source may show where it is set. A loader passes its batches by itself. And what a
+    module keeps is mostly what its last forward has made."""
+    if at is None:
+        return id(value) in shown or name in shown
+    owner, kind = id(at[0]), type(at[0])
+    if issubclass(kind, torch.nn.Module) or (not issubclass(kind, _HOLD) and _iterates(kind)):
         return True
-    return id(value) in shown or (name if at is None else (id(at[0]), at[1])) in shown or (at and id(at[0])) in shown
+    return not {id(value), owner, (owner, at[1])}.isdisjoint(shown)
+
+
+def _iterates(kind: type) -> bool:
+    return any("__iter__" in vars(base) for base in kind.__mro__)
 
 
 def _is_another(one: tuple[Spot | None, bytes], other: tuple[Spot | None, bytes]) -> bool:
@@ -256,23 +264,19 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
 
 def _of_cache(name: str, one: Any) -> Iterator[_Part]:
     yield name, one.__wrapped__, None
-    yield from ((f"what {name} remembers[{at}]", item, None) for at, item in enumerate(_objects_of_cache(one)))
     yield from ((f"what {name} has drawn", count, None) for count in drawn(one))
-
-
-def _objects_of_cache(one: Any) -> list[Any]:
-    return [item for item in remembered(one) if is_the_scripts(type(item))]
 
 
 def _of_object(name: str, one: Any) -> Iterator[_Part]:
     kind = type(one)
     if issubclass(kind, dict):
-        keys = enumerate(islice([*dict.keys(one)], _LOOKED_AT))
-        yield from ((f"{name}[{_shown_key(at, key)}]", dict.get(one, key), (one, key)) for at, key in keys)
+        items = islice([*dict.items(one)], _LOOKED_AT)
+        named = ((_shown_key(key), key, item) for key, item in items)
+        yield from ((f"{name}[{shown}]", item, (one, key)) for shown, key, item in named if shown)
     elif issubclass(kind, (list, tuple, deque)):
-        items = [*islice([*_iterated(one)], _LOOKED_AT)]
-        yield from ((f"{name}[{at}]", item, (one, at)) for at, item in enumerate(items))
-        yield from _which(name, ((f"[{at}]", item) for at, item in enumerate(items)))
+        rows = [*islice([*_iterated(one)], _LOOKED_AT)]
+        yield from ((f"{name}[{at}]", item, (one, at)) for at, item in enumerate(rows))
+        yield from _which(name, ((f"[{at}]", item) for at, item in enumerate(rows)))
     if _has_attributes(kind):
         space = [*space_of(one).items()]  # another thread may add to it
         yield from ((f"{name}.{attribute}", item, (one, attribute)) for attribute, item in space)
@@ -288,8 +292,9 @@ def _which(name: str, items: Iterable[tuple[str, Any]]) -> Iterator[_Part]:
             yield f"{name}{where} (which one)", Which(item), (item, None)
 
 
-def _shown_key(at: int, key: Any) -> str:
-    return repr(key) if is_scalar(key) else key.__qualname__ if issubclass(type(key), type) else f"#{at}"
+def _shown_key(key: Any) -> str:
+    """Return a key as text. Empty: nothing says which key of another process is the same."""
+    return repr(key) if is_scalar(key) else key.__qualname__ if issubclass(type(key), type) else ""
 
 
 def _has_attributes(kind: type) -> bool:
@@ -339,7 +344,10 @@ def _of_generator(name: str, one: Any) -> Iterator[_Part]:
         and not one.gi_running
         and not passed_over(one.gi_code.co_filename, one.gi_code.co_name)
     ):
-        own = ((variable, item) for variable, item in one.gi_frame.f_locals.items() if is_scalar(item))
+        held = one.gi_frame.f_locals
+        own = [(variable, item) for variable, item in held.items() if is_scalar(item)]
+        if sys.version_info < (3, 13):
+            held.clear()  # a copy that the frame would keep
         yield from ((f"{name}.{variable}", item, (one, variable)) for variable, item in own)
 
 
@@ -451,7 +459,7 @@ def _read_a_class(spaces: list[Mapping[str, Any]], one: type) -> list[Any]:
 
 
 def _read_cached(one: Any) -> list[Any]:
-    return [type(one), one.__wrapped__, *drawn(one), *_objects_of_cache(one)]
+    return [type(one), one.__wrapped__, *drawn(one)]
 
 
 def _read_dict(one: dict[Any, Any]) -> list[Any]:
@@ -464,7 +472,7 @@ def _read_attributes(one: Any) -> list[Any]:
 
 
 def _read_parts(one: Any) -> list[Any]:
-    return [type(one), *(item for _, item, _ in _parts("", one))]
+    return [type(one), *(item for _, item, _ in _parts("", one) if type(item) is not Which)]
 
 
 def is_the_scripts(kind: type) -> bool:
@@ -479,4 +487,4 @@ def _is_a_scripts_file(module: Any) -> bool:
 
 def _is_bare(kind: type) -> bool:
     """Whether it is a class of the standard library whose objects only hold what a script has put there."""
-    return kind.__module__ in ("argparse", "queue")
+    return kind.__module__ == "argparse"

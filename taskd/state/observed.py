@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from taskd.state.handlers import Handlers, of_signals
 from taskd.state.inside import is_of_a_hook
 from taskd.state.leaves import GONE, At, Leaf, Thing, stored_leaves
-from taskd.state.marks import ELSEWHERE
+from taskd.state.marks import is_of_numbers
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
 from taskd.state.rows import Rows
@@ -100,19 +100,18 @@ class Observed:
         these names; `scope`: is called if all is searched anew; `of`: if it is not what it was at the last look, all is
         searched anew."""
         begin = time.monotonic_ns()
-        is_another = of != self._of
-        names = None if is_another else self._watch.look(things(self._watch.dull))
+        names = self._watch.look(things(self._watch.dull)) if of == self._of else None
         self.searched = names is None
         if names is None:
             self._watch.search(things(frozenset()), *scope())
             self._of, self._changed, self._handlers = of, {}, of_signals()
             names = self._watch.values.keys() | (self._first or {}).keys()
-            if self._first is not None and is_another:  # what stands between two loops may have replaced these
-                self._first |= {name: now for name, now in self._watch.values.items() if now.startswith(ELSEWHERE)}
         if self._first is None:
             self._first, self._began_ns = {**self._watch.values}, begin
         for name in names:
             now = self._watch.values.get(name, GONE)
+            if is_of_numbers(now) and self._first.get(name, _NOTHING) == _NOTHING:
+                self._first[name] = now  # made at its first use
             if now != self._first.get(name) and not self._handlers.sets(name):
                 self._changed[name] = now
             else:
@@ -148,6 +147,10 @@ class Observed:
         unlike = {name for name, *_ in self._unlike(things, scope, rows)}
         given.missed = sorted({*given.missed, *unlike} - {*given.left})
 
+    def has_lost(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> bool:
+        """Whether tensors or arrays are otherwise than in a look."""
+        return any(is_of_numbers(wanted) for _, wanted, _ in self._unlike(things, scope, rows))
+
     def _unlike(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> Iterator[tuple[str, bytes, Leaf | None]]:
         """Return what differs from a look: its name, what it should be, and what is there."""
         first, leaves = self._first or Noted(), stored_leaves(things, *scope)
@@ -157,8 +160,8 @@ class Observed:
             wanted = self._handlers.kept(name, wanted, there)
             if there == wanted or self._handlers.sets(name):
                 continue
-            if {there, wanted} == {GONE, _NOTHING}:  # an object that is made at its first use
-                continue
+            if {there, wanted} == {GONE, _NOTHING} or (is_of_numbers(there) and wanted in (GONE, _NOTHING)):
+                continue  # what is made at its first use
             if is_of_a_hook(name) and GONE in (there, wanted):  # a hook that some step registers
                 continue
             yield name, wanted, leaves.get(name)

@@ -80,6 +80,10 @@ class Others:
             given.missed = sorted({*given.missed} - self.set_before_use(look))
         self.given = given
 
+    def has_lost(self, look: Look) -> bool:
+        """Whether something is otherwise than this look has found it, and only marks show that: it cannot be given."""
+        return look.others is not None and self.observed.has_lost(self._reached(), self._scope(look), look.others)
+
     def finds(self, known: Set[int] = frozenset(), but: Set[str] = frozenset()) -> list[Thing]:
         """Return what the loop that begins here finds and uses, but nothing inside of known objects. `but`: names of
         things that are not needed."""

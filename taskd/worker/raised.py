@@ -76,6 +76,7 @@ class Raised:
         known = self._registered
         refused = self.is_torn(error) or _is_one_of(self._repair.never_retry, error)
         refused = refused or bool(known.coverage.flaws or known.doubts.sentence)
+        refused = refused or self._has_lost()
         if refused or number in (self.tried, self._tried_by_all) or follows(first_line(type(error), error)):
             return False
         _logger.warning("step %d was left by %s: all ranks are asked to do it again", number, told(error))
@@ -86,6 +87,13 @@ class Raised:
             if isinstance(error, torch.OutOfMemoryError):
                 _empty_caches()
         return begun
+
+    def _has_lost(self) -> bool:
+        """Whether the step has changed something that no repair puts back: then all would start over."""
+        variables, doubts = self._registered.local.variables, self._registered.doubts
+        return bool(
+            variables.looks and doubts.look("what a step has changed", variables.others.has_lost, variables.looks[-1])
+        )
 
 
 def _is_one_of(names: tuple[str, ...], error: BaseException) -> bool:

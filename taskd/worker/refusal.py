@@ -47,10 +47,10 @@ class Refusal:
             ended_by = self._transaction.registered.calls.rehearsing.ended_by
             first = f" (the step that it rehearsed had ended early: {ended_by})" if ended_by else ""
             self.refuse(f"{RUN_AGAIN}, and failed there: {sentence}{first}")
-        if self._repair.replaces and not self._transaction.checked:
-            self.refuse(f"{LACKS}: {sentence}")
         step, left = self._transaction.current, self._transaction.raised.left
         inside = step.number if step is not None else left
+        if inside is not None and self._repair.replaces and not (self._repair.newcomer or self._transaction.checked):
+            self.refuse(f"{LACKS}: {sentence}")
         at = inside if inside is not None else self._transaction.updates - 1
         if at < 0 or self._repair.newcomer:
             return

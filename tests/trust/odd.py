@@ -3,7 +3,6 @@
 What is kept moves before the backward. So it is alike on all ranks or averaged away, and no rank sees it of another.
 """
 
-import functools
 import multiprocessing
 import os
 import random
@@ -110,18 +109,6 @@ class Part(Enum):
         self.weight = 1.0
 
 
-class Meter:
-    """Counts."""
-
-    def __init__(self):
-        self.turns = 0
-
-
-@functools.cache
-def meter(_name):
-    return Meter()
-
-
 def damping():
     level = 1.0
     while True:
@@ -187,9 +174,6 @@ def weight_by_value(number):
     if kind == "Enum":
         Part("fit").weight *= 0.97
         return Part("fit").weight
-    if kind == "remembered":
-        meter("a").turns += 1
-        return 1 + 0.1 * meter("a").turns
     if kind == "group":
         optimizer.param_groups[0]["trust"][0].append(0.9)
         return sum(optimizer.param_groups[0]["trust"][0])

@@ -8,7 +8,7 @@ from tests.trust.conftest import Check
 
 pytestmark = pytest.mark.slow
 
-HEALED = ["Enum", "remembered", "group", "optimizer", "drawn", "hook of all"]
+HEALED = ["Enum", "group", "optimizer", "drawn", "hook of all"]
 """Plain values that can be set, and generators of random numbers."""
 MARKED = ["callback", "queue", "slots", "array", "generator", "method", "functions", "value", "environment"]
 
