@@ -29,16 +29,21 @@ RANK, SIZE, FOLDER, PORT, KILL_STEP = int(sys.argv[1]), int(sys.argv[2]), Path(s
 NEWCOMER = sys.argv[6:] == ["newcomer"]
 STEPS = 8
 VICTIM = 2
+ASKS_EVERY_MS = 50
 control = _c10d.control
 
 
 def listen(stop: int) -> None:
-    """Play the worker's listener: give the step up at the first failure that a guard announces."""
+    """Play the worker's listener: give the step up at the first failure that a guard announces, here or on another
+    rank. A rank whose neighbours have drained may see no failure of its own."""
+    store = dist.TCPStore("127.0.0.1", PORT, None, False, timeout=PATIENCE)
     poll = select.poll()
     poll.register(control.event_fd, select.POLLIN)
     poll.register(stop, select.POLLIN)
-    while stop not in dict(poll.poll()):
-        if control.take_events() and control.epoch == 0:
+    while stop not in dict(poll.poll(ASKS_EVERY_MS)):
+        if control.take_events():
+            store.set("drain", "")
+        if control.epoch == 0 and not NEWCOMER and store.check(["drain"]):
             control.drain(1)
 
 
