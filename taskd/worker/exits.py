@@ -1,14 +1,16 @@
 """Reports how a training process ends: in good order, or by an uncaught exception.
 
 A normal end is reported to the agent before the interpreter shuts down. An uncaught exception is reported with its
-first line, then Python's (or the user's) own handler runs. If a script ends itself with an exit code other than 0,
-neither is reported: the code tells enough. This module does not change the exit code, print or delay anything. The
-interpreter cannot report some ends (a signal, os._exit, abort): the agent has to notice these.
+first line, then Python's (or the user's) own handler runs; it runs first if the report may not return. If a script ends
+itself with an exit code other than 0, neither is reported: the code tells enough. This module does not change the exit
+code, print or delay anything. The interpreter cannot report some ends (a signal, os._exit, abort): the agent has to
+notice these.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -18,9 +20,10 @@ Hook = Callable[[type[BaseException], BaseException, "TracebackType | None"], An
 
 
 class ExitWatch:
-    """Calls `leave()` at a normal end, `crash(sentence)` at an uncaught exception; at most one of them."""
+    """Calls `leave()` at a normal end, `crash(sentence, show)` at an uncaught exception; at most one of them. `show`
+    runs the handler that was there before, which is run afterwards in any case, but only once."""
 
-    def __init__(self, leave: Callable[[], None], crash: Callable[[str], None]) -> None:
+    def __init__(self, leave: Callable[[], None], crash: Callable[[str, Callable[[], None]], None]) -> None:
         self._leave, self._crash = leave, crash
         self._before: Hook | None = None
         self._ended = False
@@ -48,12 +51,21 @@ class ExitWatch:
             self._leave()
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        shown = False
+
+        def show() -> None:
+            nonlocal shown
+            if not shown:
+                shown = True
+                (self._before or sys.__excepthook__)(kind, error, trace)
+
         try:
             if not self._ended:
                 self._ended = True
-                self._crash(first_line(kind, error))
+                with contextlib.redirect_stderr(sys.__stderr__):  # torch keeps what is said until its own hook returns
+                    self._crash(first_line(kind, error), show)
         finally:
-            (self._before or sys.__excepthook__)(kind, error, trace)
+            show()
 
 
 def first_line(kind: type[BaseException], error: BaseException) -> str:

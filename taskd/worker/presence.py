@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from taskd import log
@@ -88,7 +89,9 @@ class Presence:
         compiling.attach(None)
         self.link.leave("the script has ended")
 
-    def _crash(self, sentence: str) -> None:
+    def _crash(self, sentence: str, show: Callable[[], None]) -> None:
+        if current_session.repair().replaces:
+            show()  # what follows may not return
         rank = self.identity.rank
         again = RAISED_AGAIN if current_session.was_tried_again() else ""
         text = cut(f"rank {rank} raised {again}{sentence}")

@@ -21,4 +21,5 @@ def test_what_a_newcomer_lacks_ends_no_job(check: Check, place: str, at: int) ->
 def test_the_scripts_own_error_ends_the_job_nevertheless(train: Train) -> None:
     job = train("wrong", "begun", 5, 1)
     assert LACKS in job.text and job.text.count("begin 0") == 2, job.text
+    assert job.text.count("Traceback (most recent call last)") >= 2, job.text  # the newcomer's own, too
     assert "ValueError: the script's own error" in job.text, job.text
