@@ -20,11 +20,14 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from taskd.state.held import Held
-from taskd.state.sources import unwrapped
+from taskd.state.plain import is_scalar
+from taskd.state.sources import is_the_scripts, unwrapped
 
 Cached = type(lru_cache(lambda: None))
 _WORDS = "normal|uniform|choices?|r?sample|shuffle|permut(ation|ed)|multinomial|bernoulli|poisson|dropout|beta|gamma"
 _WORDS += "|gauss|exponential|integers|laplace|cauchy|geometric|binomial|dirichlet|standard_normal|log_?normal|gumbel"
+_MOST = 512
+"""In a cache of more results, no objects are looked at."""
 _BEGIN = "rand(n|int|perm|om)?(_.*)?|trunc_.*|xavier_.*|kaiming_.*"
 _DRAWS = re.compile(f"^((alpha_|feature_)?({_WORDS})(variate)?[123]?d?_?|{_BEGIN})$")
 """Names of functions that draw random numbers."""
@@ -43,6 +46,17 @@ def remembered(cache: Any) -> Iterator[Any]:
         if id(held) in own or isinstance(held, type):
             continue
         yield from ([*dict.values(held)] if type(held) is dict else [held])
+
+
+def objects_in(cache: Any) -> Iterator[tuple[str, Any, dict[Any, Any]]]:
+    """Return the objects of the script's classes that a cache keeps for plain arguments: the arguments as a text, the
+    object, and the dict that has it."""
+    for held in gc.get_referents(cache) if cache.cache_info().currsize <= _MOST else ():
+        if type(held) is dict and held is not vars(cache):
+            for key, item in [*held.items()]:
+                given = key if type(key) is tuple else (key,)
+                if is_the_scripts(type(item)) and all(map(is_scalar, given)):
+                    yield f"({', '.join(map(repr, given))})", item, held
 
 
 def drawn(cache: Any) -> Iterator[Fraction]:

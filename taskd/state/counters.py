@@ -108,6 +108,8 @@ class Loop(NamedTuple):
     """Places that the loop finds already set when it begins, and uses."""
     rows: tuple[Place, ...] = ()
     """The places, or the lists and dicts that they are in, at which a step may find what another step has gathered."""
+    uncertain: frozenset[str] = frozenset()
+    """The texts of those for which that depends on conditions."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
     exposed: tuple[Place, ...] = ()
@@ -213,6 +215,8 @@ def of_loop(
     others = {one for one in other.used - apart if one.is_exact and LOCAL not in one.root and not is_variable(one)}
     loop.handed_on.places = _unlike(place for place in others - hidden if _is_apart(place, look))
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
+    handed = {row.text for row in map(row_of, carried - hidden) if row is not None}
+    rows = tuple(_unlike(filter(None, map(row_of, (carried | perhaps) - hidden)))[:_MOST_ROWS])
     finds = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
         carried=_by_text(carried - hidden),
@@ -220,7 +224,8 @@ def of_loop(
         perhaps=_by_text(perhaps - hidden),
         shown=shown,
         found=finds,
-        rows=tuple(_unlike(filter(None, map(row_of, (carried | perhaps) - hidden)))[:_MOST_ROWS]),
+        rows=rows,
+        uncertain=frozenset(row.text for row in rows) - handed,
         written=_by_text(hopeful.written | other.written),
         exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,

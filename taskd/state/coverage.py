@@ -41,8 +41,8 @@ _SAMPLE = 32
 _DEPTH = 8
 _MOST_NAMES = 6
 _TAKES = (
-    "the loop takes what comes next from {names} by itself, and no repair puts an iterator back: {over}; let "
-    "taskd.session().steps() go over one loader that gives all that a step needs"
+    "the loop takes what comes next from {names} by itself, and no repair puts an iterator or a queue back: {over}; "
+    "let taskd.session().steps() go over one loader that gives all that a step needs"
 )
 _SHARED_BY_SOME = "the model's replicas are on some ranks, not on all, and which ranks hold the same is not known"
 _HANDED_ON = (
@@ -186,8 +186,8 @@ class Coverage:
         return found
 
     def takes_from(self, names: list[str]) -> list[str]:
-        """Note that the loop takes items from these iterators, beside the loader of steps(). Return a sentence, if that
-        is new."""
+        """Note that the loop takes items from these iterators and queues, beside the loader of steps(). Return a
+        sentence, if that is new."""
         if not names or self.flaws:
             return []
         self.flaws.append(_TAKES.format(names=listed(names), over=STARTS_OVER))

@@ -88,6 +88,7 @@ class Flow:
         for _ in range(2):
             self.values.again()
             self._follow(one for one in home.body if not isinstance(one, SCOPES))
+        self.computes = self.track.used()
 
     def sets(self, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
         """Return the places that its body sets or changes in place."""

@@ -112,8 +112,19 @@ def generators_in(things: Iterable[Thing]) -> list[Any]:
 
 
 def iterators_in(things: Iterable[Thing], known: Set[int]) -> list[str]:
-    """Return the names of iterators in these, except for a generator that is running now, as it gives this step."""
-    return sorted({name for name, value in things if id(value) not in known and _is_iterator(value)})
+    """Return the names of iterators in these, and in their lists and dicts, except for a generator that is running now,
+    as it gives this step."""
+    own = [(name, value) for name, value in things if id(value) not in known]
+    held = [(name, key) for name, value in own for key, item in _keyed(value) if _is_iterator(item)]
+    direct = {name for name, value in own if _is_iterator(value)}
+    return sorted(direct | {f"{name}[{key!r}]" if is_scalar(key) else name for name, key in held})
+
+
+def _keyed(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the first items of a list, tuple or dict, each with its key."""
+    if type(value) is dict:
+        return islice([*value.items()], _LOOKED_AT)
+    return islice(enumerate([*value]), _LOOKED_AT) if type(value) in (list, tuple) else ()
 
 
 def _is_iterator(value: Any) -> bool:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from taskd.state.leaves import GONE, is_the_scripts
+from taskd.state.leaves import GONE
 from taskd.state.plain import can_be_given, packed, unpacked
-from taskd.state.sources import passed_over
+from taskd.state.sources import is_the_scripts, passed_over
 
 _STORES = frozenset({"STORE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_NAME"})
 

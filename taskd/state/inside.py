@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from taskd.state.leaves import Thing, is_the_scripts
+from taskd.state.carrying import carried_by
+from taskd.state.held import place_of
+from taskd.state.leaves import Thing
 from taskd.state.places import space_of
 from taskd.state.plain import is_scalar
-from taskd.state.sources import passed_over
+from taskd.state.sources import is_the_scripts, passed_over
 
 _OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -31,6 +33,10 @@ _HOOK = "hook "
 """With this begin the names of hooks."""
 
 
+Attribute = tuple[str, torch.nn.Module, str]
+"""A name, a module, and the attribute of the module that has this name."""
+
+
 class Inside(NamedTuple):
     """What is inside of the registered modules and optimizers."""
 
@@ -39,25 +45,37 @@ class Inside(NamedTuple):
     """The script's own classes of modules, and with them what their methods use."""
     kept: tuple[tuple[str, Any, str], ...] = ()
     """What modules and optimizers keep: its name, the module or optimizer, and the attribute."""
-    modules: frozenset[int] = frozenset()
+    put_back: frozenset[int] = frozenset()
     """The ids of all modules, and of the tensors that are put back with them and with the optimizers."""
+    places: frozenset[int] = frozenset()
+    """The addresses of these tensors."""
+    carrying: tuple[Attribute, ...] = ()
+    """What forwards hand on to later ones."""
+    reading: tuple[Attribute, ...] = ()
+    """What else forwards read."""
 
     @property
     def things(self) -> list[Thing]:
-        """The hooks, and what the modules keep now."""
+        """The hooks, and what the modules keep now. A None may have become a tensor: that is mostly a result."""
         kept = [(name, space_of(owner).get(attribute)) for name, owner, attribute in self.kept]
-        return [*self.hooks, *self.classes, *kept]
+        return [*self.hooks, *self.classes, *(one for one in kept if not issubclass(type(one[1]), torch.Tensor))]
 
 
 def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Inside:
     """Return the script's hooks and what its modules keep, each with a name."""
     found = [*_named("all modules", vars(torch.nn.modules.module), _OF_ALL_MODULES)]
-    kept, modules = list[tuple[str, Any, str]](), set[int]()
+    kept, put_back, places = list[tuple[str, Any, str]](), set[int](), set[int]()
+    carrying, reading = list[Attribute](), list[Attribute]()
     classes = dict[str, type]()
     for label, model in models.items():
         for name, module in model.named_modules():
-            modules |= {id(module), *map(id, module.buffers(recurse=False)), *map(id, module.parameters(recurse=False))}
+            tensors = (*module.buffers(recurse=False), *module.parameters(recurse=False))
+            put_back |= {id(module), *map(id, tensors)}
+            places.update(map(place_of, tensors))
             owner = f"{label}.{name}".rstrip(".")
+            found_by = carried_by(module)
+            carrying += ((f"{owner}.{key}", module, key) for key in sorted(found_by.handed_on))
+            reading += ((f"{owner}.{key}", module, key) for key in sorted(found_by.read - found_by.handed_on))
             kept += _kept(owner, module)
             if is_the_scripts(type(module)):
                 classes[type(module).__qualname__] = type(module)
@@ -70,13 +88,16 @@ def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, to
                 )
     for label, optimizer in optimizers.items():
         found += _named(label, space_of(optimizer), _OF_OPTIMIZERS)
-        held = (item for state in optimizer.state.values() for item in _values_of(state))
-        modules |= {id(item) for item in held if issubclass(type(item), torch.Tensor)}
+        held = [item for state in optimizer.state.values() for item in _values_of(state)]
+        own = [item for item in held if issubclass(type(item), torch.Tensor)]
+        put_back |= {*map(id, own)}
+        places.update(map(place_of, own))
         kept += (one for one in _kept(label, optimizer) if one[2] not in _OWN_OF_OPTIMIZERS)
         for at, group in enumerate(optimizer.param_groups):
-            own = ((key, item) for key, item in group.items() if key != "params" and issubclass(type(item), _FILLED))
-            found += ((f"{label}.param_groups[{at}][{key!r}]", item) for key, item in own)
-    return Inside(tuple(found), tuple(classes.items()), tuple(kept), frozenset(modules))
+            put = ((key, item) for key, item in group.items() if key != "params" and issubclass(type(item), _FILLED))
+            found += ((f"{label}.param_groups[{at}][{key!r}]", item) for key, item in put)
+    ids, addresses = frozenset(put_back), frozenset(places)
+    return Inside(tuple(found), tuple(classes.items()), tuple(kept), ids, addresses, tuple(carrying), tuple(reading))
 
 
 def _values_of(state: Any) -> Iterable[Any]:

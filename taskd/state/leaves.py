@@ -20,6 +20,7 @@ import os
 import sys
 import threading
 import types
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from enum import Enum
@@ -29,12 +30,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from taskd.state.caches import Cached, drawn, names_in, remembered
+from taskd.state.caches import Cached, drawn, names_in, objects_in, remembered
+from taskd.state.crowds import MOST as _LOOKED_AT
+from taskd.state.crowds import Crowd, crowd_of
 from taskd.state.marks import Which, holds_numbers, mark_of
 from taskd.state.places import Spot, space_of
-from taskd.state.plain import Noted, can_be_given, is_number, is_scalar, mark, packed, unpacked
+from taskd.state.plain import Noted, can_be_given, is_by_id, is_number, is_scalar, mark, packed, unpacked
 from taskd.state.rng import is_generator, kind_of
-from taskd.state.sources import passed_over
+from taskd.state.sources import is_a_scripts_file, is_the_scripts, passed_over
 
 Thing = tuple[str, Any]
 """A name in the script, and what is there."""
@@ -45,8 +48,6 @@ _Part = tuple[str, Any, At | None]
 NONE: Set[Any] = frozenset()
 
 _DEPTH = 16
-_LOOKED_AT = 512
-"""At most this many items of one list or dict are looked at."""
 _MOST = 4096
 """At most this many objects are looked at in all."""
 _LONG = 1 << 16
@@ -131,7 +132,7 @@ def met_in(
         name, value, at, owner, depth = todo.popleft()
         if not is_scalar(value) and id(value) in seen:
             continue
-        data = plain(value)
+        data = plain(value, known)
         if data is None and shown is not None and id(value) not in known:
             data = None if holds_numbers(value) and _is_seen_to(name, value, at, shown) else mark_of(value)
         if data is not None:  # two names may have the same value, and get others later
@@ -176,10 +177,13 @@ def parts_of(name: str, one: Any, known: Set[int], but: Set[int | str | Spot]) -
             yield part
 
 
-def plain(value: Any) -> bytes | None:
+def plain(value: Any, known: Set[int] = NONE) -> bytes | None:
     """Return a plain value, or a digest of it. None: it is not plain. A generator of random numbers counts as one whose
-    contents do not matter: where it stands is put back, but no newcomer gets one."""
+    contents do not matter: where it stands is put back, but no newcomer gets one. A dict whose keys are the ids of
+    `known` objects is only compared: in a newcomer these objects have other ids."""
     data = packed(_shortened(value))
+    if data is not None and is_by_id(value, known):
+        return mark(f"by id {zlib.crc32(data)}")
     return GENERATOR + kind_of(value).encode() if data is None and is_generator(value) else data
 
 
@@ -264,6 +268,7 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
 
 def _of_cache(name: str, one: Any) -> Iterator[_Part]:
     yield name, one.__wrapped__, None
+    yield from ((f"{name}{given}", item, (held, None)) for given, item, held in objects_in(one))
     yield from ((f"what {name} has drawn", count, None) for count in drawn(one))
 
 
@@ -277,12 +282,18 @@ def _of_object(name: str, one: Any) -> Iterator[_Part]:
         rows = [*islice([*_iterated(one)], _LOOKED_AT)]
         yield from ((f"{name}[{at}]", item, (one, at)) for at, item in enumerate(rows))
         yield from _which(name, ((f"[{at}]", item) for at, item in enumerate(rows)))
+    yield from _crowd(name, one)
     if _has_attributes(kind):
         space = [*space_of(one).items()]  # another thread may add to it
         yield from ((f"{name}.{attribute}", item, (one, attribute)) for attribute, item in space)
         yield from _which(name, ((f".{attribute}", item) for attribute, item in space))
         yield from _slots(name, one)
     yield from _of_class(one)
+
+
+def _crowd(name: str, one: Any) -> Iterator[_Part]:
+    if (crowd := crowd_of(one)) is not None:
+        yield f"{name} (all)", crowd, None
 
 
 def _which(name: str, items: Iterable[tuple[str, Any]]) -> Iterator[_Part]:
@@ -390,7 +401,7 @@ def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
         value = _global(name, space)
         if not issubclass(type(value), ModuleType):
             yield name, value, (space, name)
-        elif _is_a_scripts_file(value):
+        elif is_a_scripts_file(value):
             other = vars(value)
             there = [attribute for attribute in names if attribute in other]
             yield from ((f"{name}.{attribute}", other[attribute], (other, attribute)) for attribute in there)
@@ -420,7 +431,7 @@ def reader_of(one: Any) -> Callable[[Any], list[Any]]:
     kind = type(one)
     if issubclass(kind, FunctionType):
         names = () if passed_over(one.__code__.co_filename, one.__code__.co_name) else names_in(one.__code__)
-        files = [vars(found) for name in names if _is_a_scripts_file(found := _global(name, one.__globals__))]
+        files = [vars(found) for name in names if is_a_scripts_file(found := _global(name, one.__globals__))]
         others = [(space, name) for space in files for name in names]
         return functools.partial(_read_function, names, others)
     if issubclass(kind, torch.nn.Module):
@@ -459,7 +470,7 @@ def _read_a_class(spaces: list[Mapping[str, Any]], one: type) -> list[Any]:
 
 
 def _read_cached(one: Any) -> list[Any]:
-    return [type(one), one.__wrapped__, *drawn(one)]
+    return [type(one), one.__wrapped__, *drawn(one), *(item for _, item, _ in objects_in(one))]
 
 
 def _read_dict(one: dict[Any, Any]) -> list[Any]:
@@ -472,17 +483,7 @@ def _read_attributes(one: Any) -> list[Any]:
 
 
 def _read_parts(one: Any) -> list[Any]:
-    return [type(one), *(item for _, item, _ in _parts("", one) if type(item) is not Which)]
-
-
-def is_the_scripts(kind: type) -> bool:
-    """Whether the script defines this class."""
-    return _is_a_scripts_file(sys.modules.get(kind.__module__))
-
-
-def _is_a_scripts_file(module: Any) -> bool:
-    file = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
-    return type(file) is str and not passed_over(file, "<module>")
+    return [type(one), *(item for _, item, _ in _parts("", one) if type(item) not in (Which, Crowd))]
 
 
 def _is_bare(kind: type) -> bool:

@@ -14,7 +14,7 @@ import msgpack
 from taskd.errors import PeerError
 from taskd.state.leaves import GONE
 from taskd.state.plain import can_be_given
-from taskd.state.rows import Rows, same_in
+from taskd.state.rows import Leaves, Rows, Take, Which, anew, as_they_were, in_place, replaced_in, same_in
 from taskd.state.script import PLACES, Number, Values
 
 MOST_BITS = 63
@@ -37,6 +37,10 @@ class Look:
     """Digests of values that the loop hands on and that are not numbers."""
     rows: dict[str, bytes] = field(default_factory=dict)
     """Lists of numbers and the like that steps gather."""
+    leaves: Leaves = field(default_factory=dict)
+    """The tensors in the rows, which no record has."""
+    replaced: Set[Which] = frozenset()
+    """Where steps have replaced a tensor in a row so far."""
     others: dict[str, bytes] | None = None
     """Other values that steps have changed (observed.py). None: nobody has looked."""
     moved: Set[str] = frozenset()
@@ -51,7 +55,7 @@ class Look:
         """Return what the record keeps of this look."""
         if self.packed is None:
             values = list(map(fitting, self.values))
-            rows = [self.rows, self.others, sorted(self.moved)]
+            rows = [self.rows, self.others, sorted(self.moved), sorted(self.replaced)]
             parts = [self.number, self.loop, self.place, values, self.handed, *rows]
             self.packed = msgpack.packb(parts)
         return self.packed
@@ -64,6 +68,7 @@ class Look:
             self.moved = before.moved | (now.keys() - same_in(then, now))
         elif self.place == before.place:
             self.moved = before.moved
+        self.replaced = before.replaced | replaced_in(before.leaves, self.leaves)
         return self
 
     @property
@@ -85,23 +90,29 @@ class Look:
         """Return a look that also has these rows and other values."""
         own = {name: data for name, data in rows.items() if name in self.rows}
         others = {name: data for name, data in rows.items() if name not in self.rows}
-        return replace(
-            self, rows={**self.rows, **own}, others=None if self.others is None else {**self.others, **others}
-        )
+        leaves = {name: one for name, one in self.leaves.items() if name not in own}
+        both = None if self.others is None else {**self.others, **others}
+        return replace(self, rows={**self.rows, **own}, leaves=leaves, others=both)
+
+    def take(self, name: str, alone: bool) -> Take:
+        """Return what is done about the tensors of a row when it is put back. `alone`: nothing shares those there."""
+        if name in self.leaves:
+            return as_they_were(self.leaves[name])
+        return in_place({at for row, at in self.replaced if row == name}) if alone else anew
 
     def forget_rows(self) -> None:
         """Forget the rows and the other values, because a later look has them."""
         if self.rows or self.others:
-            self.rows, self.others, self.packed = {}, None, None
+            self.rows, self.leaves, self.others, self.packed = {}, {}, None, None
 
 
 def unpacked(data: bytes) -> Look:
     """Return the look that was packed. Raises PeerError."""
     try:
-        number, loop, place, values, handed, rows, others, moved = msgpack.unpackb(data)
+        number, loop, place, values, handed, rows, others, moved, replaced = msgpack.unpackb(data)
         numbers = [dict(values[at]) for at in range(PLACES)]
         look = Look(number, loop, place, numbers, handed=dict(handed), rows=dict(rows), moved=frozenset(moved))
-        look.others = None if others is None else dict(others)
+        look.others, look.replaced = None if others is None else dict(others), frozenset(map(tuple, replaced))
         return look
     except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
         raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from taskd.state.crowds import Crowd, mark_of_crowd
 from taskd.state.plain import mark
 from taskd.state.tree import bytes_of
 
@@ -62,6 +63,8 @@ def mark_of(value: Any) -> bytes | None:
     if type(value) is Which:
         function = value.function
         return mark(f"function {getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}")
+    if type(value) is Crowd:
+        return mark_of_crowd(value)
     if not holds_numbers(value):
         return None
     if type(value) in _PLAIN:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -46,6 +46,15 @@ class Noted:
     def alike(self, other: Noted) -> bool:
         """Whether modes, attributes and trained parameters are the same."""
         return self.values == other.values and self.learns == other.learns and self.names == other.names
+
+    def without(self, others: Set[tuple[int, str]]) -> Noted:
+        """Return the same without these attributes: the number of the module, and the name."""
+        there = [
+            [(name, value) for name, value in zip(names, values, strict=True) if (at, name) not in others]
+            for at, (names, values) in enumerate(zip(self.names, self.values, strict=True))
+        ]
+        names = [tuple(name for name, _ in one) for one in there]
+        return replace(self, names=names, values=[tuple(value for _, value in one) for one in there])
 
     def without_modes(self) -> Noted:
         """Return the same without `training`."""
@@ -145,14 +154,15 @@ class Modules:
     def pack(self, noted: Noted, late: bool) -> dict[str, Any]:
         """Return the difference from the set-up, for the record. `late`: steps usually change more of it later."""
         assert self._set_up is not None
-        changed = []
+        changed, made = list[list[Any]](), list[list[Any]]()
         if not noted.alike(self._set_up):
             for at, (names, values) in enumerate(zip(noted.names, noted.values, strict=True)):
                 then = dict(zip(self._set_up.names[at], self._set_up.values[at], strict=True))
                 now = dict(zip(names, values, strict=True))
                 changed += [[at, name, value] for name, value in now.items() if then.get(name, then) != value]
+                made += [[at, name] for name in then if name in noted.known[at] and name not in now]
         learns = noted.learns if noted.learns != self._set_up.learns else []
-        return {"changed": changed, "learns": learns, "extra": noted.extra, "late": late}
+        return {"changed": changed, "made": made, "learns": learns, "extra": noted.extra, "late": late}
 
     def adopt(self, packed: dict[str, Any]) -> None:
         """Set everything to what a dead rank has packed. Raises PeerError if it does not fit."""
@@ -163,7 +173,8 @@ class Modules:
         fits &= packed["extra"].keys() == self._set_up.extra.keys()
         if not fits or any(at >= len(self._modules) for at, _, _ in packed["changed"]):
             raise PeerError("the record of this rank has other modules than this process has set up")
-        self.put_back(replace(self._set_up, extra=packed["extra"]))
+        made = {(at, name) for at, name in packed["made"]}  # by now they are no plain values, as after a rehearsal
+        self.put_back(replace(self._set_up.without(made), extra=packed["extra"]))
         for at, name, value in packed["changed"]:
             _set(self._modules[at], [(name, value)])
         if packed["learns"]:

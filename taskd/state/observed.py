@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any, NamedTuple
 
+from taskd.state.crowds import Crowd
 from taskd.state.handlers import Handlers, of_signals
 from taskd.state.inside import is_of_a_hook
 from taskd.state.leaves import GONE, At, Leaf, Thing, stored_leaves
@@ -39,6 +40,10 @@ _NOT_DONE = (GONE, _NOTHING, packed(False))
 """What stands for something that was not done yet."""
 _TRIED = 64
 """So many looks are taken before their time is judged."""
+
+
+Unlike = tuple[str, bytes, Leaf | None]
+"""Something that differs from a look: its name, what it should be, and what is there."""
 
 
 class Scope(NamedTuple):
@@ -86,6 +91,8 @@ class Observed:
     _spent_ns: int = 0
     _looks: int = 0
     _stopped: bool = False
+    results: tuple[str, ...] = ()
+    """The names of what modules keep, which is mostly what their forwards have made."""
     searched: bool = False
     """Whether the last look has searched all anew, because something else was there."""
 
@@ -110,8 +117,8 @@ class Observed:
             self._first, self._began_ns = {**self._watch.values}, begin
         for name in names:
             now = self._watch.values.get(name, GONE)
-            if is_of_numbers(now) and self._first.get(name, _NOTHING) == _NOTHING:
-                self._first[name] = now  # made at its first use
+            if is_of_numbers(now) and name.startswith(self.results) and self._first.get(name, _NOTHING) == _NOTHING:
+                self._first[name] = now  # a module has made it at its first use
             if now != self._first.get(name) and not self._handlers.sets(name):
                 self._changed[name] = now
             else:
@@ -134,25 +141,36 @@ class Observed:
     def put(self, things: Sequence[Thing], scope: Scope, rows: Rows, seen: Seen, markers_stay: bool) -> Given:
         """Give all values what a look has found. `markers_stay`: a flag or a None that the step has set is left as it
         is, since what it marks (`raised = True`) was done only once and is not to be done again."""
-        given = Given()
+        given, made = Given(), list[tuple[str, Leaf]]()
         for name, wanted, leaf in self._unlike(things, scope, rows):
-            if leaf is None or wanted == GONE or not can_be_given(wanted) or _has_a_namesake(name, rows):
+            if leaf is not None and type(leaf.value) is Crowd:
+                continue  # what can be given of it is given by name
+            if leaf is not None and wanted == _NOTHING and is_of_numbers(leaf.data):
+                made.append((name, leaf))
+            elif leaf is None or wanted == GONE or not can_be_given(wanted) or _has_a_namesake(name, rows):
                 (given.left if markers_stay and wanted in _NOT_DONE else given.missed).append(name)
             else:
                 _give(name, leaf, unpacked(wanted), seen, given, markers_stay)
+        for name, leaf in [] if given.left else made:  # what is left may say that it was made
+            if leaf.at is None:
+                given.own[name] = None
+            else:
+                _set(leaf.at, None)
         return given
 
     def check(self, things: Sequence[Thing], scope: Scope, rows: Rows, given: Given) -> None:
         """Add to what was missed what is still otherwise. Two names may stand for one object, which got both values."""
-        unlike = {name for name, *_ in self._unlike(things, scope, rows)}
+        unlike = {
+            name for name, wanted, leaf in self._unlike(things, scope, rows) if not _may_stay(wanted, leaf, given)
+        }
         given.missed = sorted({*given.missed, *unlike} - {*given.left})
 
     def has_lost(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> bool:
         """Whether tensors or arrays are otherwise than in a look."""
         return any(is_of_numbers(wanted) for _, wanted, _ in self._unlike(things, scope, rows))
 
-    def _unlike(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> Iterator[tuple[str, bytes, Leaf | None]]:
-        """Return what differs from a look: its name, what it should be, and what is there."""
+    def _unlike(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> Iterator[Unlike]:
+        """Return what differs from a look."""
         first, leaves = self._first or Noted(), stored_leaves(things, *scope)
         now = shortened({name: leaf.data for name, leaf in leaves.items()}, MOST_BYTES)
         for name in sorted(now.keys() | rows.keys()):
@@ -160,11 +178,16 @@ class Observed:
             wanted = self._handlers.kept(name, wanted, there)
             if there == wanted or self._handlers.sets(name):
                 continue
-            if {there, wanted} == {GONE, _NOTHING} or (is_of_numbers(there) and wanted in (GONE, _NOTHING)):
-                continue  # what is made at its first use
+            if {there, wanted} == {GONE, _NOTHING} or (wanted == GONE and is_of_numbers(there)):
+                continue  # it was made at its first use, and whoever finds it uses it
             if is_of_a_hook(name) and GONE in (there, wanted):  # a hook that some step registers
                 continue
             yield name, wanted, leaves.get(name)
+
+
+def _may_stay(wanted: bytes, leaf: Leaf | None, given: Given) -> bool:
+    """Whether it was made where there was None, and a flag that was left may say so."""
+    return bool(given.left) and wanted == _NOTHING and leaf is not None and is_of_numbers(leaf.data)
 
 
 def _give(name: str, leaf: Leaf, value: Any, seen: Seen, given: Given, markers_stay: bool) -> None:

@@ -12,17 +12,23 @@ from typing import Any
 
 from taskd.state import rng
 from taskd.state.counters import Loop
-from taskd.state.inside import Inside
+from taskd.state.inside import Attribute, Inside
 from taskd.state.leaves import GENERATOR, Thing, met_in
 from taskd.state.look import Look
 from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
-from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached
+from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached, space_of
+from taskd.state.plain import is_scalar
+from taskd.state.rows import Beside
 from taskd.state.script import ELSEWHERE, Script, Values, spots_of, stack_of
 from taskd.state.sources import own_names
 
 INSIDE_EVERY = 64
 """In every step whose number is a multiple of this, modules are searched for hooks anew."""
 Spots = set[int | str | Spot]
+_GETS = ((True, "get"), (True, "get_nowait"))
+"""What ends the place of a method that takes something from a queue."""
+_QUEUES = ("queue", "_queue", "multiprocessing.queues", "torch.multiprocessing.queue")
+"""Modules of queues."""
 
 
 @dataclass(slots=True)
@@ -40,13 +46,20 @@ class Others:
     """What became of the values that steps have changed, when a step was done again."""
     observed: Observed = field(default_factory=Observed)
     _inside: Inside = field(default_factory=Inside)
+    _carrying: tuple[Attribute, ...] = ()
+    _all: tuple[Set[int], Inside, Set[int]] | None = None
 
-    def look(self, look: Look, is_new: bool) -> None:
-        """Add the other values to this look, if looks take little enough time. `is_new`: the loop is another one."""
+    def look_inside(self, number: int, is_new: bool) -> None:
+        """See what modules and optimizers keep now and then. `is_new`: the loop is another one."""
+        if is_new or number % INSIDE_EVERY == 0:
+            self._inside = self.looks_inside()
+            self.observed.results = tuple(name for name, _, _ in self._inside.kept)
+            self._carrying = (*self._inside.carrying, *self._left())
+
+    def look(self, look: Look) -> None:
+        """Add the other values to this look, if looks take little enough time."""
         if not self.observed.pays():
             return
-        if is_new or look.number % INSIDE_EVERY == 0:
-            self._inside = self.looks_inside()
         of = (look.place, look.loop, *map(tuple, look.values), *look.rows)
         look.others = self.observed.look(self._reached, lambda: self._scope(look), of)
         if self.observed.searched:
@@ -58,7 +71,7 @@ class Others:
         self._follow(self._reached())
 
     def _follow(self, things: list[Thing]) -> None:
-        met = met_in(things, self._known(), shown=frozenset())
+        met = met_in(things, self.all_known(), shown=frozenset())
         rng.follow_by_name({one.name: one.value for one in met if (one.data or b"").startswith(GENERATOR)})
 
     def put(self, look: Look, markers_stay: bool = False) -> None:
@@ -80,6 +93,27 @@ class Others:
             given.missed = sorted({*given.missed} - self.set_before_use(look))
         self.given = given
 
+    @property
+    def carried(self) -> dict[str, Any]:
+        """What forwards of registered modules, or the loop, have left for later forwards, by name, except for what is
+        put back with the modules."""
+        there = ((name, space_of(module).get(key)) for name, module, key in self._carrying)
+        return {name: value for name, value in there if value is not None and not is_scalar(value)}
+
+    @property
+    def unmade(self) -> set[str]:
+        """The names of what they may leave, and have not left here so far. They may make it at its first use."""
+        return {name for name, _, _ in self._carrying} - self.carried.keys()
+
+    def _left(self) -> list[Attribute]:
+        """Return what forwards read and the loop sets."""
+        found = set[Spot]()
+        for script, loop in self.loops.asking():
+            for place, root in script.rooted([one for one in loop.written if one.path and one.path[-1][0]]):
+                owner = replace(place, path=place.path[:-1]).held(root, frozenset())
+                found.add((id(owner), place.path[-1][1]))
+        return [one for one in self._inside.reading if (id(one[1]), one[2]) in found]
+
     def has_lost(self, look: Look) -> bool:
         """Whether something is otherwise than this look has found it, and only marks show that: it cannot be given."""
         return look.others is not None and self.observed.has_lost(self._reached(), self._scope(look), look.others)
@@ -91,6 +125,15 @@ class Others:
         for script, loop in self.loops.asking():
             things |= reached(script.rooted([place for place in loop.found if place.text not in but]), known)
         return [(name, value) for name, value in things.items() if name not in but]
+
+    def queues(self) -> list[str]:
+        """Return the names of queues from which the current loop takes something, according to its source."""
+        found = set[str]()
+        for script, loop in self.loops.asking():
+            gets = [place for place in loop.found if place.path and place.path[-1] in _GETS]
+            owners = [replace(place, text=place.text.rpartition(".")[0], path=place.path[:-1]) for place in gets]
+            found |= {place.text for place, root in script.rooted(owners) if _is_queue(type(place.found(root)))}
+        return sorted(found)
 
     def written(self) -> Spots:
         """Return where the current loop may set something or change it in place, according to its source."""
@@ -106,15 +149,23 @@ class Others:
             spots |= _spots(script, loop, free)
         return set_before_use(self._reached(), self._inside.hooks, self._scope(look), spots)
 
-    def _known(self) -> set[int]:
-        return {*self.known(), *self._inside.modules}
+    def beside(self) -> Beside:
+        """Return what there is beside the script's own places."""
+        return Beside(self.all_known(), self._inside.places, self._carrying)
+
+    def all_known(self) -> Set[int]:
+        """Return the ids of all objects that are restored in another way."""
+        own = self.known()
+        if self._all is None or self._all[0] != own or self._all[1] is not self._inside:
+            self._all = own, self._inside, {*own, *self._inside.put_back}
+        return self._all[2]
 
     def _scope(self, look: Look) -> Scope:
-        return Scope(self._known(), self._handled(look), self.written())
+        return Scope(self.all_known(), self._handled(look), self.written())
 
     def _reached(self, but: Set[str] = frozenset()) -> list[Thing]:
         """Return all things from which the loop can reach something. `but`: names of things that are not needed."""
-        known = self._known()
+        known = self.all_known()
         used = self.uses(known, but)
         things = [*self.finds(known, {name for name, _ in used} | but), *used, *self._inside.things]
         return [(name, value) for name, value in things if name not in but]
@@ -135,6 +186,11 @@ class Others:
                 spots |= spots_of(script, owner, name)
             values = None  # of the functions around the loop's, no look has the values
         return spots
+
+
+def _is_queue(kind: type) -> bool:
+    """Whether it is a queue between threads or processes."""
+    return any(one.__module__ in _QUEUES and hasattr(one, "put") for one in kind.__mro__)
 
 
 def _named(script: Script, loop: Loop) -> Iterator[Place]:

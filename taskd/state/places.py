@@ -89,8 +89,8 @@ class Place:
         there, or it belongs to a known object."""
         found = root
         for is_attribute, name in self.path:
-            if id(found) in known or found is NOTHING or _keeps_more(found):
-                return None
+            if found is NOTHING or _keeps_more(found) or (id(found) in known and not _is_module(found)):
+                return None  # of a module, only parameters, buffers and plain values are put back
             if not is_attribute and (name is ANY or not issubclass(type(found), (dict, list))):
                 return found
             if issubclass(type(found), torch.Tensor):
@@ -250,13 +250,16 @@ def _follow(found: Any, path: Iterable[tuple[bool, Any]], known: Set[int]) -> An
 
 def _is_known(found: Any, known: Set[int]) -> bool:
     """Whether a repair puts this object back anyway. Plain attributes of a torch module are put back with it."""
-    return id(found) in known or issubclass(type(found), torch.nn.Module)
+    return id(found) in known or _is_module(found)
+
+
+def _is_module(found: Any) -> bool:
+    return issubclass(type(found), torch.nn.Module)
 
 
 def _keeps_more(found: Any) -> bool:
     """Whether this is a torch module that defines its extra state itself."""
-    kind = type(found)
-    return issubclass(kind, torch.nn.Module) and kind.get_extra_state is not torch.nn.Module.get_extra_state
+    return _is_module(found) and type(found).get_extra_state is not torch.nn.Module.get_extra_state
 
 
 def _item(found: Any, key: Any) -> Any:

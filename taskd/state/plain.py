@@ -13,23 +13,32 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 import msgpack
+import torch
 
 from taskd.errors import PeerError
+from taskd.state.tree import bytes_of
 
 MOST_BYTES = 8 << 20
 """Most bytes of one value that can be given."""
+MOST_OF_TENSORS = 1 << 18
+"""Most bytes of tensors that are kept as values."""
+_MOST_TENSORS = 256
+"""Of a list with more other items than numbers and texts, none is kept."""
 _MOST_ITEMS = 1 << 20
 """Most items of a list that is looked at whole."""
 _FEW = 512
 """Items of a longer list that are looked at."""
+_FIRST = 8
+"""So many keys of a dict show whether they are ids."""
 _ROWS = (list, deque, dict, tuple)
 _ROW_ITEMS = frozenset({int, float, str})
 """Flags and None are left out: they may say that something was done which no repair undoes."""
@@ -40,7 +49,7 @@ _SHOWN = (Enum, Decimal, Fraction, date, time, timedelta)
 """Types whose text says everything about a value."""
 _DIGEST = b"\xc1"
 """The first byte of a digest. Nothing that msgpack writes begins with it."""
-_LARGE, _TUPLE, _SET, _FROZEN, _DEQUE, _COMPLEX, _NUMPY, _DICT = range(1, 9)
+_LARGE, _TUPLE, _SET, _FROZEN, _DEQUE, _COMPLEX, _NUMPY, _DICT, _TENSOR, _ARRAY = range(1, 11)
 _DICTS = (OrderedDict, defaultdict, Counter)
 
 Noted = dict[str, bytes]
@@ -96,13 +105,23 @@ def shortened(noted: Noted, most: int) -> Noted:
     return {name: _shortened(data, most) for name, data in noted.items()}
 
 
-def rows_of(value: Any) -> bytes | None:
+def rows_of(value: Any, tensors: bool = False) -> bytes | None:
     """Return a list, deque or dict of numbers and texts, or of such lists, as bytes. None: it is something else, or it
-    is long."""
-    return packed(value) if _is_of_rows(value, _LAYERS) else None
+    is long. `tensors`: there may be tensors and arrays in it, or it may be one."""
+    if not tensors:
+        return packed(value) if _is_of_rows(value, _LAYERS, tensors) else None
+    try:
+        return _pack(value, _other_in_rows) if may_be_row(value) else None
+    except (_NotPlainError, _OnlyComparedError, ValueError, OverflowError, RuntimeError):
+        return None
 
 
-def _is_of_rows(value: Any, layers: int) -> bool:
+def may_be_row(value: Any) -> bool:
+    """Whether it is a tensor or an array that can be given, or a list, deque or dict with a few of them."""
+    return is_kept(value) or _is_of_rows(value, _LAYERS, True)
+
+
+def _is_of_rows(value: Any, layers: int, tensors: bool) -> bool:
     kind = type(value)
     if kind not in _ROWS or len(value) > _MOST_ROWS:
         return False
@@ -110,7 +129,15 @@ def _is_of_rows(value: Any, layers: int) -> bool:
     if not _ROW_ITEMS.issuperset(map(type, value if kind is dict else ())):
         return False
     others = [item for item in items if type(item) not in _ROW_ITEMS]
-    return not others or (layers > 0 and all(_is_of_rows(item, layers - 1) for item in others))
+    if tensors and len(others) <= _MOST_TENSORS:
+        others = [item for item in others if not is_kept(item)]
+    return not others or (layers > 0 and all(_is_of_rows(item, layers - 1, tensors) for item in others))
+
+
+def is_by_id(value: Any, known: Set[int]) -> bool:
+    """Whether it is a dict whose keys are the ids of these objects."""
+    few = [*islice(value, _FIRST)] if type(value) is dict else []
+    return all(type(key) is int for key in few) and any(key in known for key in few)
 
 
 def is_number(value: Any) -> bool:
@@ -121,6 +148,21 @@ def is_number(value: Any) -> bool:
 def is_scalar(value: Any) -> bool:
     """Whether it is plain and has no parts."""
     return type(value) in _SCALARS
+
+
+def is_kept(value: Any) -> bool:
+    """Whether it is a tensor or an array that can be given as a value: not large, on a CPU, its memory its own, and no
+    part of a graph of gradients."""
+    if type(value) is torch.Tensor:
+        plain = value.is_leaf and not value.requires_grad and value.layout is torch.strided and not value.is_quantized
+        plain = plain and value.device.type == "cpu" and not value.is_inference() and value.is_contiguous()
+        plain = plain and not (value.is_conj() or value.is_neg() or value.is_nested)
+        return plain and value.nbytes <= MOST_OF_TENSORS and value.untyped_storage().nbytes() == value.nbytes
+    array = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if array is None or type(value) is not array or value.dtype.kind not in "biufc":
+        return False
+    alone = value.base is None and value.flags.c_contiguous and value.flags.writeable
+    return bool(alone and value.nbytes <= MOST_OF_TENSORS)
 
 
 def filled(there: Any, value: Any) -> bool:
@@ -161,6 +203,15 @@ def _other(value: Any) -> Any:
     if issubclass(kind := type(value), _SHOWN) or _is_named(kind):
         raise _OnlyComparedError
     raise _NotPlainError
+
+
+def _other_in_rows(value: Any) -> Any:
+    if type(value) is torch.Tensor:
+        dtype = str(value.dtype).removeprefix("torch.")
+        return [msgpack.ExtType(_TENSOR, b""), dtype, [*value.shape], bytes_of(value)]
+    if is_kept(value):
+        return [msgpack.ExtType(_ARRAY, b""), value.dtype.str, [*value.shape], value.tobytes()]
+    return _other(value)
 
 
 def _other_shown(value: Any) -> Any:
@@ -221,6 +272,18 @@ def _number(dtype: str, data: bytes) -> Any:
     return numpy.frombuffer(data, dtype=numpy.dtype(dtype))[0]
 
 
+def _array(dtype: str, shape: list[int], data: bytes) -> Any:
+    import numpy
+
+    return numpy.frombuffer(data, dtype=numpy.dtype(dtype)).reshape(shape).copy()
+
+
+def _tensor(dtype: str, shape: list[int], data: bytes) -> torch.Tensor:
+    if not data:
+        return torch.empty(shape, dtype=getattr(torch, dtype))
+    return torch.frombuffer(bytearray(data), dtype=getattr(torch, dtype)).reshape(shape)
+
+
 def _dict(which: int, *items: tuple[Any, Any]) -> Any:
     made = dict(items)
     kind: Any = _DICTS[which]
@@ -236,6 +299,8 @@ _MAKERS: dict[int, Callable[..., Any]] = {
     _COMPLEX: complex,
     _NUMPY: _number,
     _DICT: _dict,
+    _TENSOR: _tensor,
+    _ARRAY: _array,
 }
 
 

@@ -1,33 +1,107 @@
-"""Lists, deques and dicts of numbers and texts that steps gather, as `losses.append(loss.item())` does.
+"""What steps gather or hand on: lists, deques and dicts of numbers and texts (`losses.append(...)`), and tensors.
 
 They are each rank's own: no other rank can know them. So a rank that has not seen a step's end lacks what it would have
 gathered there. This module keeps nothing. variables.py says when rows are looked at and put back.
+
+Tensors and arrays are rows if the source shows that steps hand them on (`hidden = out.detach()`), if they are small,
+and if nothing else has the same memory. What a step has changed in place is put back in place, since other code may
+have the same tensor. What it has replaced is replaced. Failure modes: two places have the same tensor, and get one
+each; a newcomer's own tensor stands somewhere else, too. So tensors that are shared are no rows, and a newcomer gets a
+tensor in place only if no step has replaced it so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+import re
+import sys
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import chain, count
+from typing import Any, NamedTuple
+
+import torch
 
 from taskd.state.counters import Loop, name_of
-from taskd.state.plain import rows_of, unpacked
+from taskd.state.held import place_of
+from taskd.state.inside import Attribute
+from taskd.state.places import NOTHING, space_of
+from taskd.state.plain import MOST_OF_TENSORS, filled, is_by_id, is_kept, may_be_row, rows_of, unpacked
 from taskd.state.script import Script, Values
+from taskd.state.tree import bytes_of
 
 Rows = dict[str, bytes]
 """Packed rows by the text of their place."""
+Leaves = dict[str, list["weakref.ref[Any]"]]
+"""The tensors and arrays in each row, in order."""
+_NUMBERS = frozenset((int, float, str))
+Which = tuple[str, int]
+"""The name of a row, and the number of a tensor in it."""
+ALL = -1
+"""Stands for all tensors of a row."""
+Take = Callable[[Any, Any], Any]
+"""Returns the tensor to be stored. It gets the one that is there, and one with the wanted contents."""
 
 
-def rows_at(script: Script, loop: Loop, known: Set[int]) -> Rows:
-    """Return the rows of this loop as they are now. `known`: ids of objects that are restored in another way."""
-    there = script.everything(loop.rows, known) if loop.rows else {}
-    return {text: data for text, value in there.items() if (data := rows_of(value)) is not None}
+class Gathered(NamedTuple):
+    """The rows at one moment."""
+
+    rows: Rows
+    leaves: Leaves
 
 
-def put_rows(script: Script, loop: Loop, known: Set[int], rows: Rows) -> None:
-    """Give the rows of this loop these contents, if they have others."""
-    if rows:
-        now = rows_at(script, loop, known)
-        changed = [place for place in loop.rows if place.text in rows and now.get(place.text) != rows[place.text]]
-        script.give({place: unpacked(rows[place.text]) for place in changed})
+class Beside(NamedTuple):
+    """What there is beside the script's own places."""
+
+    known: Set[int] = frozenset()
+    """The ids of objects that are restored in another way."""
+    places: Set[int] = frozenset()
+    """The addresses of their tensors."""
+    attributes: tuple[Attribute, ...] = ()
+    """What forwards of modules hand on."""
+
+
+def rows_at(script: Script, loop: Loop, beside: Beside) -> Gathered:
+    """Return the rows of this loop as they are now. A dict with ids of known objects as keys is no row: in another
+    process it would have others."""
+    there = script.everything(loop.rows, beside.known) if loop.rows else {}
+    found = {name: rows_of(value) for name, value in there.items() if not is_by_id(value, beside.known)}
+    more = {name: value for name, value in there.items() if name not in loop.uncertain}
+    for name, owner, key in beside.attributes:
+        value = space_of(owner).get(key, NOTHING)
+        if name in there:  # another thing of the script has this name
+            found.pop(name, None)
+            more.pop(name, None)
+        elif may_be_row(value):
+            more[name] = value
+    leaves = {name: [*_leaves_of(value)] for name, value in more.items() if may_be_row(value)}
+    empty = {name for name, _, _ in beside.attributes if not leaves.get(name, True) and not len(more[name])}
+    leaves = _apart({name: one for name, one in leaves.items() if one or name in empty}, beside.places)
+    found |= {name: rows_of(more[name], tensors=True) for name in leaves if not is_by_id(more[name], beside.known)}
+    rows = {name: data for name, data in found.items() if data is not None}
+    return Gathered(rows, {name: [*map(weakref.ref, one)] for name, one in leaves.items() if one and name in rows})
+
+
+def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Callable[[str, bool], Take]) -> None:
+    """Give the rows of this loop these contents, if they have others. `take`: returns, for a row's name, what is done
+    about its tensors; it is told whether nothing shares those that are there."""
+    if not rows:
+        return
+    now, leaves = rows_at(script, loop, beside)
+    changed = [place for place in loop.rows if place.text in rows and now.get(place.text) != rows[place.text]]
+    there = script.everything(changed, beside.known)
+    script.give(
+        {
+            one: _given(there.get(one.text), unpacked(rows[one.text]), take(one.text, one.text in leaves))
+            for one in changed
+        }
+    )
+    for name, owner, key in beside.attributes:
+        if name in rows and now.get(name) != rows[name]:
+            space = space_of(owner)
+            given = _given(space.get(key), unpacked(rows[name]), take(name, name in leaves))
+            if not filled(space.get(key), given):
+                space[key] = given
 
 
 def same_in(before: Rows, now: Rows) -> set[str]:
@@ -39,3 +113,114 @@ def used_in(loop: Loop, values: Values, rows: Rows) -> list[str]:
     """Return the names of rows, and of those counters that the loop moves and uses."""
     computes = {*map(name_of, loop.computes)}
     return sorted({name for one in values for name in one if name in computes and loop.moves(name)} | rows.keys())
+
+
+# ---- tensors ------------------------------------------------------------------------------------------------------
+
+
+def replaced_in(before: Leaves, now: Leaves) -> set[Which]:
+    """Return where there is another tensor than before."""
+    found = set[Which]()
+    for name in before.keys() & now.keys():
+        then, there = _ids(before[name]), _ids(now[name])
+        if len(then) != len(there):
+            found.add((name, ALL))
+        found |= {(name, at) for at, (one, other) in enumerate(zip(then, there, strict=False)) if one != other}
+    return found
+
+
+def _ids(leaves: Iterable[weakref.ref[Any]]) -> list[int]:
+    return [id(one()) for one in leaves]
+
+
+def as_they_were(leaves: Iterable[weakref.ref[Any]]) -> Take:
+    """Take the tensors that were there at a look, in order, with what they held then. One that is gone is made anew."""
+    left = iter([*leaves])
+
+    def take(_: Any, wanted: Any) -> Any:
+        before = next(left, lambda: None)()
+        return before if before is not None and _filled(before, wanted) else wanted
+
+    return take
+
+
+def in_place(but: Set[int] = frozenset()) -> Take:
+    """Take the tensors that are there, in order, `but` new ones in these places."""
+    at = count()
+
+    def take(there: Any, wanted: Any) -> Any:
+        return there if not but & {ALL, next(at)} and _filled(there, wanted) else wanted
+
+    return take
+
+
+def anew(_: Any, wanted: Any) -> Any:
+    """Take a new tensor."""
+    return wanted
+
+
+def _apart(leaves: dict[str, list[Any]], places: Set[int]) -> dict[str, list[Any]]:
+    """Return those of which all can be given, which nothing else shares, and which are not too large together."""
+    outer = {name: several for name, several in leaves.items() if not _bases(name) & leaves.keys()}
+    shared = {place for place, count in Counter(map(place_of, chain(*outer.values()))).items() if count > 1}
+    found, left = dict[str, list[Any]](), MOST_OF_TENSORS
+    for name, several in outer.items():
+        own = {*map(place_of, several)}
+        fits = all(map(is_kept, several)) and shared.isdisjoint(own) and places.isdisjoint(own)
+        if fits and (size := sum(one.nbytes for one in several)) <= left:
+            found[name] = several
+            left -= size
+    return found
+
+
+def _bases(name: str) -> set[str]:
+    """Return the names of what this is inside of."""
+    return {name[: one.start()] for one in re.finditer(r"[.\[]", name)}
+
+
+def _leaves_of(value: Any) -> Iterator[Any]:
+    """Return the tensors and arrays in a row, in order."""
+    if _is_leaf(value):
+        yield value
+    elif type(value) in (list, tuple, deque, dict):
+        items = [*(value.values() if type(value) is dict else value)]
+        for item in () if _NUMBERS.issuperset(map(type, items)) else items:
+            yield from _leaves_of(item)
+
+
+def _is_leaf(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or type(value) is getattr(sys.modules.get("numpy"), "ndarray", None)
+
+
+def _given(there: Any, wanted: Any, take: Take) -> Any:
+    """Return what is wanted, with the tensors that are to be taken. Containers are new."""
+    if _is_leaf(wanted):
+        return take(there, wanted)
+    kind = type(wanted)
+    if kind is dict:
+        return {key: _given(_in(there, key), item, take) for key, item in wanted.items()}
+    if kind in (list, tuple, deque):
+        items = [_given(_in(there, at), item, take) for at, item in enumerate(wanted)]
+        return deque(items, wanted.maxlen) if kind is deque else kind(items)
+    return wanted
+
+
+def _in(there: Any, key: Any) -> Any:
+    """Return the item that is there. None: there is none."""
+    if type(there) is dict:
+        return there.get(key)
+    return there[key] if type(there) in (list, tuple, deque) and key < len(there) else None
+
+
+def _filled(there: Any, wanted: Any) -> bool:
+    """Give this tensor or array the wanted contents, if it fits. Return whether it does."""
+    if type(there) is not type(wanted) or not is_kept(there):
+        return False
+    if there.shape != wanted.shape or there.dtype != wanted.dtype:
+        return False
+    if isinstance(there, torch.Tensor):
+        if bytes_of(there) != bytes_of(wanted):  # otherwise no write is counted
+            there.copy_(wanted)
+    else:
+        there[...] = wanted
+    return True

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import linecache
 import site
+import sys
 import sysconfig
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -36,6 +37,17 @@ def passed_over(file: str, function: str) -> bool:
     """Whether code is not the script's: it is taskd's, an installed package's, or a comprehension."""
     unnamed = function.startswith("<") and function not in ("<module>", "<lambda>")
     return unnamed or file.startswith(("<frozen", *_INSTALLED))
+
+
+def is_the_scripts(kind: type) -> bool:
+    """Whether the script defines this class."""
+    return is_a_scripts_file(sys.modules.get(kind.__module__))
+
+
+def is_a_scripts_file(module: Any) -> bool:
+    """Whether this is a module of the script."""
+    file = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
+    return type(file) is str and not passed_over(file, "<module>")
 
 
 def unwrapped(value: Any) -> FunctionType | None:

@@ -131,9 +131,10 @@ class Variables:
 
     def _look(self, script: Script, number: int, loop: int) -> Look:
         found = self._loops.of(script)
-        rows = rows_at(script, found, self.known())
-        look = Look(number, loop, script.place, self._values(script, found), rows=rows)
-        self.others.look(look, is_new=not self.looks or self.looks[-1].loop != loop)
+        self.others.look_inside(number, is_new=not self.looks or self.looks[-1].loop != loop)
+        rows, leaves = rows_at(script, found, self.others.beside())
+        look = Look(number, loop, script.place, self._values(script, found), rows=rows, leaves=leaves)
+        self.others.look(look)
         return look
 
     def _values(self, script: Script, loop: Loop) -> Values:
@@ -151,7 +152,7 @@ class Variables:
         loop = self._loops.of(script)
         script.put(values, [*loop.counts.places, *loop.handed_on.places])
         if look is not None:
-            put_rows(script, loop, self.known(), look.rows)
+            put_rows(script, loop, self.others.beside(), look.rows, look.take)
             self.others.put(look, markers_stay)
 
     def numbered(self) -> Asked:
@@ -163,12 +164,18 @@ class Variables:
         """Return, by name, what steps hand on to each other and use, or change in place, except for numbers and rows.
         `known`: ids of objects that are put back; `perhaps`: return only what may be handed on or not."""
         found, rows = dict[str, Any](), self.looks[-1].given() if self.looks else set[str]()
+        carried = self.others.carried
+        kept = {id(value) for name, value in carried.items() if name in rows}
+        if not perhaps:
+            found |= {name: value for name, value in carried.items() if name not in rows}
         for script, loop in self._loops.asking():
             places = loop.perhaps if perhaps else loop.carried
             if rows:
-                places = tuple(one for one in places if (row := row_of(one)) is None or row.text not in rows)
+                last = self.looks[-1]
+                places = tuple(one for one in places if (row := row_of(one)) is None or last.without_given([row.text]))
             if places:
-                found.update(script.things(places, known()))
+                things = script.things(places, known())
+                found.update((name, value) for name, value in things if id(value) not in kept)
             rows = set()
         return found
 
@@ -198,10 +205,8 @@ class Variables:
             before = before or self.looks[-1]
         if before is None:
             return []
-        put_back = {*put_back, *before.given()}
-        return sorted(
-            name for name, digest in before.handed.items() if name not in put_back and digests.get(name, 0) != digest
-        )
+        unlike = {name for name, digest in before.handed.items() if digests.get(name, 0) != digest}
+        return sorted(before.without_given(unlike) - put_back - self.others.unmade)
 
     # ---- after a repair ---------------------------------------------------------------------------------------
 
@@ -231,6 +236,8 @@ class Variables:
         same -= {name for name in same if seen.every[name].startswith(GENERATOR)}  # where it stands is put back
         if len(beside) > 2:  # what no step has changed so far is not gathered, as if an option of the script were off
             same &= seen.moved
+        if seen.lacks:  # tensors that steps may set twice
+            same |= seen.leaves.keys() & seen.moved
         if same - seen.rows.keys():
             same -= self.others.set_before_use(seen)
         new = seen.moved - last.moved if last.is_beside(seen) else set[str]()

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from taskd.state.caches import Cached
+from taskd.state.crowds import Crowd, crowd_of
 from taskd.state.leaves import GENERATOR, NONE, Met, Thing, may_hold, met_in, parts_of, plain, reader_of
 from taskd.state.marks import Which, mark_of
 from taskd.state.places import Spot
@@ -46,6 +48,8 @@ class _Node:
     inner: list[tuple[int, _Node]] = field(default_factory=list)
     exact: list[tuple[int, int]] = field(default_factory=list)
     """Where generators of random numbers are, and their ids."""
+    crowd: str = ""
+    """The name of what is looked at together here (crowds.py)."""
     barren: list[tuple[int, type]] = field(default_factory=list)
     """Where objects are in which nothing is searched."""
     holds: bool = False
@@ -104,6 +108,9 @@ class Watch:
             self.values[one.name] = one.data
             if type(one.value) is Which:  # another function there is another object
                 return
+            if type(one.value) is Crowd:
+                owner.crowd = one.name
+                return
             owner.names[one.part] = one.name
             if one.data.startswith(GENERATOR):
                 self.generators[one.name] = one.value
@@ -130,6 +137,8 @@ class Watch:
             stored = node.read(one)
             if [*map(id, stored)] != node.ids:
                 self._replaced(node, one, stored, changed)
+            if node.crowd:
+                self._note(node.crowd, crowd_of(one), changed)
             if any(id(stored[at]) != found for at, found in node.exact):
                 raise _OtherError
             for at, kind in node.barren:
@@ -158,7 +167,7 @@ class Watch:
         node.ids, node.held = ids, [*filter(is_scalar, stored)]
 
     def _note(self, name: str, value: Any, changed: set[str]) -> None:
-        if (data := plain(value) or mark_of(value)) is None:
+        if (data := plain(value, self._known) or mark_of(value)) is None:
             raise _OtherError
         if (short := shortened({name: data}, MOST_BYTES)[name]) != self.values[name]:
             self.values[name] = short
@@ -171,7 +180,8 @@ def _node(name: str, one: Any, read: Callable[[Any], list[Any]]) -> _Node:
 
 
 def _is_lively(node: _Node) -> bool:
-    return bool(node.names) or node.holds or any(_is_lively(inner) for _, inner in node.inner)
+    fills = node.holds or issubclass(node.kind, Cached)
+    return fills or bool(node.names) or any(_is_lively(inner) for _, inner in node.inner)
 
 
 def _without(root: _Node, things: Sequence[Thing], dull: Set[str]) -> _Node:

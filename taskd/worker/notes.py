@@ -93,7 +93,8 @@ class Notes:
         return self._look_at_leaves(), buffers_of(self._registered.replica.models), _clocks()
 
     def _look(self, loop: int, loader: Any) -> Note:
-        things = self._registered.local.variables.others.finds()
+        others = self._registered.local.variables.others
+        things, queues = others.finds(), others.queues()
         kept = self._around.kept(self._registered.local.known())
         self._leaves, self._clocks, moved, buffers = self._look_at_leaves(), _clocks(), Noted(), dict[str, list[int]]()
         if self._ended is not None:
@@ -102,7 +103,7 @@ class Notes:
             now = buffers_of(self._registered.replica.models)
             buffers = {name: [left[name], digest] for name, digest in now.items() if name in left}
         self._ended = None
-        return Note(loop, self._registered.found(things, kept, loader), *self._plain(things), moved, buffers)
+        return Note(loop, self._registered.found(things, kept, loader, queues), *self._plain(things), moved, buffers)
 
     def _look_at_leaves(self) -> Noted:
         known = self._registered.local.known()

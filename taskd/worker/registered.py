@@ -121,12 +121,12 @@ class Registered:
         self.warn(found)
         return found
 
-    def found(self, things: list[Thing], kept: list[Thing], loader: Any) -> Findings:
+    def found(self, things: list[Thing], kept: list[Thing], loader: Any, queues: list[str]) -> Findings:
         """Return what the loop that begins here finds, and what the surrounding loops keep (`kept`), if nobody
-        registered it. Its generators are followed from now on."""
+        registered it. Its generators are followed from now on. `queues`: those from which it takes something."""
         known = self.local.known()
         rng.follow(rng.OF_THE_LOOP, generators_in(things))
-        self.warn(self.coverage.takes_from(iterators_in(things, known)))
+        self.warn(self.coverage.takes_from([*iterators_in(things, known), *queues]))
         found = findings_of([*kept, *things], known, self.coverage.known_places())
         return {**found, **loaded_from(loader), **self.coverage.standing()}
 

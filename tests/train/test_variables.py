@@ -22,10 +22,8 @@ import torch
 from torch import nn
 
 from taskd.errors import Misfit, PeerError, StepAbandoned
-from taskd.state.coverage import Coverage
 from taskd.state.note import Told
 from taskd.state.record import Occasion
-from taskd.state.replica import Replica
 from taskd.state.variables import Variables
 from taskd.worker import resilient as resilience
 from taskd.worker.heal import Loop
@@ -553,43 +551,3 @@ def test_a_decorated_function_counts_once(monkeypatch: pytest.MonkeyPatch) -> No
     source = Recording(4, Occasion.START)
     train(source)
     assert train(Newcomer(source))[-4:] == wanted[4:]
-
-
-def held_in_steps(steps: int, kind: str) -> list[list[str]]:
-    """Return what is reported in each step of a loop that hands tensors on."""
-    layer = nn.Linear(2, 2)
-    coverage, variables = Coverage(Replica({"model": layer}), {}), Variables()
-    hidden: Any = torch.ones(2)
-    made: Any = None
-    averages = {"a": torch.zeros(2), "b": torch.zeros(2)}
-    found = UserList[Any]()  # no repair looks into it
-    for number in range(steps):
-        variables.handed_out(number, 1)
-        found.append(coverage.hands_on(variables.held()))
-        if kind == "hidden":
-            hidden = torch.tanh(hidden)
-        if made is None:
-            made = torch.ones(2)
-        if kind == "averages":
-            for name, value in averages.items():
-                assert name
-                value.mul_(0.9).add_(hidden)
-        if kind == "later" and number in (2, 3):
-            averages["b"] = averages["b"] + made
-        for parameter in layer.parameters():
-            parameter.data.clamp_(-1, 1)
-        batch = {"x": hidden + made + averages["a"] + averages["b"]}
-        batch["x"] = batch["x"] / 255
-        batch["x"].clamp_(0, 1)
-        layer(batch["x"]).sum().backward()
-    return found
-
-
-@pytest.mark.parametrize(
-    ("kind", "at", "name"),
-    [("nothing", 9, ""), ("hidden", 1, "hidden"), ("averages", 1, "averages"), ("later", 3, "b")],
-)
-def test_tensors_that_are_handed_on_are_named_once_they_move(kind: str, at: int, name: str) -> None:
-    found = held_in_steps(5, kind)
-    assert [bool(one) for one in found] == [step == at for step in range(5)]
-    assert all(f"{name}" in sentence and "nobody registered that" in sentence for one in found for sentence in one)

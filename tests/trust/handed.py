@@ -3,7 +3,7 @@
 "hidden": a hidden state that each step computes from the last one. "dict": averages that are changed in place. "sum":
 a tensor that is only summed up. "kept": the hidden state again, in a registered object. "target": a copy of the weights
 that the loop makes once, in step 1. "centre" and "late": a tensor that the loop makes in its first or second step.
-"losses": a list of numbers that weigh the loss.
+"losses": a list of numbers that weigh the loss. With "large", tensors are larger than what is kept.
 """
 
 from typing import Any
@@ -16,6 +16,8 @@ from tests.trust.scene import Net, Scene, average_gradients, loss_of
 scene = Scene()
 kind, _, place = scene.args.place.partition(", ")
 scene.args.place = place
+kind, _, large = kind.partition(" ")
+WIDE = 1 << 16 if large else 1
 
 
 class Carry:
@@ -38,16 +40,16 @@ def main() -> None:
     carry = Carry()
     session.register(model=model, optimizer=optimizer, local={"carry": carry} if kind == "kept" else None)
     centre, losses = None, list[float]()
-    hidden, total = torch.zeros(8), torch.zeros(())
-    averages = {name: value.detach().clone() for name, value in model.named_parameters()}
-    target = model.first.bias.detach().clone()
+    hidden, total = torch.zeros(8 * WIDE), torch.zeros(())
+    averages = {name: value.detach().repeat(WIDE) for name, value in model.named_parameters() if value.dim() == 1}
+    target = model.first.bias.detach().repeat(WIDE)
     for step in session.steps(scene.loader()):
         with step as batch:
             x = batch["x"] / 20
             optimizer.zero_grad()
             if kind == "hidden":
-                hidden = torch.tanh(x.mean(0) + hidden).detach()
-                x = x + hidden
+                hidden = torch.tanh(x.mean(0).repeat(WIDE) + hidden).detach()
+                x = x + hidden[:8]
             elif kind == "kept":
                 carry.hidden = torch.tanh(x.mean(0) + carry.hidden).detach()
                 x = x + carry.hidden
@@ -70,10 +72,10 @@ def main() -> None:
             scene.here(step, "reduced")
             optimizer.step()
             if kind == "dict":
-                for name, value in model.named_parameters():
-                    averages[name].mul_(0.9).add_(value.detach(), alpha=0.1)
+                for name in averages:
+                    averages[name].mul_(0.9).add_(model.get_parameter(name).detach().repeat(WIDE), alpha=0.1)
             elif kind == "target" and step.number == 1:
-                target = model.first.bias.detach().clone()
+                target = model.first.bias.detach().repeat(WIDE)
             elif kind == "sum":
                 total += loss.detach()
             scene.here(step, "updated")
