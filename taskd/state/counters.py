@@ -89,6 +89,15 @@ class Numbered(NamedTuple):
     """The variable that enumerate() counts there."""
 
 
+class Kept(NamedTuple):
+    """What steps may find as other steps have left it."""
+
+    rows: tuple[Place, ...] = ()
+    """The places, or the lists and dicts that they are in, at which they gather."""
+    uncertain: frozenset[str] = frozenset()
+    """The texts of those for which that depends on conditions."""
+
+
 class Loop(NamedTuple):
     """What a loop does to variables from step to step."""
 
@@ -106,10 +115,8 @@ class Loop(NamedTuple):
     """Counts in other places that are only shown."""
     found: tuple[Place, ...] = ()
     """Places that the loop finds already set when it begins, and uses."""
-    rows: tuple[Place, ...] = ()
-    """The places, or the lists and dicts that they are in, at which a step may find what another step has gathered."""
-    uncertain: frozenset[str] = frozenset()
-    """The texts of those for which that depends on conditions."""
+    kept: Kept = Kept()
+    """What steps may find as other steps have left it, and what is known of that."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
     exposed: tuple[Place, ...] = ()
@@ -119,6 +126,11 @@ class Loop(NamedTuple):
     guards: tuple[Place, ...] = ()
     """Flags that guard what is done only once."""
     numbered: Numbered = Numbered()
+
+    @property
+    def rows(self) -> tuple[Place, ...]:
+        """The places, or the lists and dicts that they are in, at which a step may find what another has gathered."""
+        return self.kept.rows
 
     @property
     def moved_unseen(self) -> set[str]:
@@ -224,8 +236,7 @@ def of_loop(
         perhaps=_by_text(perhaps - hidden),
         shown=shown,
         found=finds,
-        rows=rows,
-        uncertain=frozenset(row.text for row in rows) - handed,
+        kept=Kept(rows, frozenset(row.text for row in rows) - handed),
         written=_by_text(hopeful.written | other.written),
         exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,

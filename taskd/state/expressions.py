@@ -71,7 +71,7 @@ class Expressions:
         """A call whose result nobody uses."""
         self.hidden: list[set[str]] = []
         """Names that belong to comprehensions, and to functions defined in the body."""
-        self._names = Names()
+        self._names = Names(code=reach.code)
         self._within: list[object] = []
         self._followed = 0
 

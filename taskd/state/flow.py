@@ -286,10 +286,13 @@ class Flow:
 
     def _assign(self, statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> None:
         if isinstance(statement, ast.AugAssign):
-            self.values.read(statement.value, self.values.sink(statement.target))
+            place, into = self.values.place(statement.target), self.values.sink(statement.target)
+            if place is not None and into is not None:
+                into = (*into, *self.track.meant(place))  # a tensor changes in place: `for mean in means: mean += x`
+            self.values.read(statement.value, into)
             if isinstance(statement.target, ast.Subscript):
-                self.values.read(statement.target.slice, self.values.sink(statement.target))
-            if (place := self.values.place(statement.target)) is not None:
+                self.values.read(statement.target.slice, into)
+            if place is not None:
                 self.track.reads(place, (place,))
                 self.track.counts(place, self._way)
                 self.track.changes(place, alters=not isinstance(statement.op, (ast.Add, ast.Sub)))

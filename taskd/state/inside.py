@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from taskd.state.carrying import carried_by
+from taskd.state.carrying import Attributes, carried_in
 from taskd.state.held import place_of
-from taskd.state.leaves import Thing
+from taskd.state.leaves import HOOK, Thing
 from taskd.state.places import space_of
 from taskd.state.plain import is_scalar
 from taskd.state.sources import is_the_scripts, passed_over
@@ -28,13 +28,6 @@ _OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OF_ALL_MODULES = tuple(f"_global{kind}" for kind in _OF_MODULES)
 _FILLED = (list, dict, set, deque)
 _OWN_OF_OPTIMIZERS = ("defaults", "state", "param_groups")
-
-_HOOK = "hook "
-"""With this begin the names of hooks."""
-
-
-Attribute = tuple[str, torch.nn.Module, str]
-"""A name, a module, and the attribute of the module that has this name."""
 
 
 class Inside(NamedTuple):
@@ -49,10 +42,8 @@ class Inside(NamedTuple):
     """The ids of all modules, and of the tensors that are put back with them and with the optimizers."""
     places: frozenset[int] = frozenset()
     """The addresses of these tensors."""
-    carrying: tuple[Attribute, ...] = ()
-    """What forwards hand on to later ones."""
-    reading: tuple[Attribute, ...] = ()
-    """What else forwards read."""
+    of_forwards: Attributes = Attributes()
+    """What forwards hand on to later ones, and what else they read."""
 
     @property
     def things(self) -> list[Thing]:
@@ -65,27 +56,22 @@ def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, to
     """Return the script's hooks and what its modules keep, each with a name."""
     found = [*_named("all modules", vars(torch.nn.modules.module), _OF_ALL_MODULES)]
     kept, put_back, places = list[tuple[str, Any, str]](), set[int](), set[int]()
-    carrying, reading = list[Attribute](), list[Attribute]()
+    named = [
+        (f"{label}.{name}".rstrip("."), one) for label, model in models.items() for name, one in model.named_modules()
+    ]
     classes = dict[str, type]()
-    for label, model in models.items():
-        for name, module in model.named_modules():
-            tensors = (*module.buffers(recurse=False), *module.parameters(recurse=False))
-            put_back |= {id(module), *map(id, tensors)}
-            places.update(map(place_of, tensors))
-            owner = f"{label}.{name}".rstrip(".")
-            found_by = carried_by(module)
-            carrying += ((f"{owner}.{key}", module, key) for key in sorted(found_by.handed_on))
-            reading += ((f"{owner}.{key}", module, key) for key in sorted(found_by.read - found_by.handed_on))
-            kept += _kept(owner, module)
-            if is_the_scripts(type(module)):
-                classes[type(module).__qualname__] = type(module)
-            found += _named(owner, space_of(module), _OF_MODULES)
-            for parameter_name, parameter in module.named_parameters(recurse=False):
-                spaces = {key: getattr(parameter, key, None) for key in _OF_PARAMETERS}
-                found += _named(f"{owner}.{parameter_name}", spaces, _OF_PARAMETERS)
-                kept += (
-                    (f"{owner}.{parameter_name}.{key}", parameter, key) for key in vars(parameter) if key[0] != "_"
-                )
+    for owner, module in named:
+        tensors = (*module.buffers(recurse=False), *module.parameters(recurse=False))
+        put_back |= {id(module), *map(id, tensors)}
+        places.update(map(place_of, tensors))
+        kept += _kept(owner, module)
+        if is_the_scripts(type(module)):
+            classes[type(module).__qualname__] = type(module)
+        found += _named(owner, space_of(module), _OF_MODULES)
+        for name, parameter in module.named_parameters(recurse=False):
+            spaces = {key: getattr(parameter, key, None) for key in _OF_PARAMETERS}
+            found += _named(f"{owner}.{name}", spaces, _OF_PARAMETERS)
+            kept += ((f"{owner}.{name}.{key}", parameter, key) for key in vars(parameter) if key[0] != "_")
     for label, optimizer in optimizers.items():
         found += _named(label, space_of(optimizer), _OF_OPTIMIZERS)
         held = [item for state in optimizer.state.values() for item in _values_of(state)]
@@ -97,16 +83,11 @@ def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, to
             put = ((key, item) for key, item in group.items() if key != "params" and issubclass(type(item), _FILLED))
             found += ((f"{label}.param_groups[{at}][{key!r}]", item) for key, item in put)
     ids, addresses = frozenset(put_back), frozenset(places)
-    return Inside(tuple(found), tuple(classes.items()), tuple(kept), ids, addresses, tuple(carrying), tuple(reading))
+    return Inside(tuple(found), tuple(classes.items()), tuple(kept), ids, addresses, carried_in(named))
 
 
 def _values_of(state: Any) -> Iterable[Any]:
     return state.values() if issubclass(type(state), Mapping) else ()
-
-
-def is_of_a_hook(name: str) -> bool:
-    """Whether this is the name of something that a hook uses."""
-    return name.startswith(_HOOK)
 
 
 def _kept(name: str, owner: torch.nn.Module | torch.optim.Optimizer) -> Iterator[tuple[str, Any, str]]:
@@ -126,7 +107,7 @@ def _named(owner: str, space: Mapping[str, Any], kinds: tuple[str, ...]) -> Iter
     for kind in kinds:
         hooks = space.get(kind) or {}
         own = [one for one in hooks.values() if _is_own(one)]
-        yield from ((f"{_HOOK}{at} of {owner}", one) for at, one in enumerate(own, 1))
+        yield from ((f"{HOOK}{at} of {owner}", one) for at, one in enumerate(own, 1))
 
 
 def _is_own(hook: Any) -> bool:

@@ -73,6 +73,8 @@ GENERATOR = mark("generator ")
 _FLAGS = frozenset(packed(value) for value in (True, False, None))
 _OF_TORCH = "require_forward_param_sync"
 """DistributedDataParallel sets this attribute in each forward, so an evaluation changes it."""
+HOOK = "hook "
+"""With this begin the names of hooks, and of what only they use."""
 GONE = b""
 """Stands for a value that is not there any more."""
 
@@ -158,6 +160,8 @@ def _is_seen_to(name: str, value: Any, at: At | None, shown: Set[int | str | Spo
     owner, kind = id(at[0]), type(at[0])
     if issubclass(kind, torch.nn.Module) or (not issubclass(kind, _HOLD) and _iterates(kind)):
         return True
+    if name.startswith(HOOK):  # what the loop sets there, a hook may use before it is set anew
+        return False
     return not {id(value), owner, (owner, at[1])}.isdisjoint(shown)
 
 
@@ -349,14 +353,15 @@ def _of_class(one: Any) -> Iterator[_Part]:
 
 
 def _of_generator(name: str, one: Any) -> Iterator[_Part]:
-    """Return the numbers, texts and flags of a generator of the script that stands still. Nobody can set them."""
+    """Return the numbers, texts, flags and tensors of a generator of the script that stands still. Nobody can set
+    them."""
     if (
         one.gi_frame is not None
         and not one.gi_running
         and not passed_over(one.gi_code.co_filename, one.gi_code.co_name)
     ):
         held = one.gi_frame.f_locals
-        own = [(variable, item) for variable, item in held.items() if is_scalar(item)]
+        own = [(variable, item) for variable, item in held.items() if is_scalar(item) or holds_numbers(item)]
         if sys.version_info < (3, 13):
             held.clear()  # a copy that the frame would keep
         yield from ((f"{name}.{variable}", item, (one, variable)) for variable, item in own)

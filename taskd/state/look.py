@@ -41,6 +41,8 @@ class Look:
     """The tensors in the rows, which no record has."""
     replaced: Set[Which] = frozenset()
     """Where steps have replaced a tensor in a row so far."""
+    digests: dict[str, int] = field(default_factory=dict)
+    """Digests of the rows, which are remembered for longer than these."""
     others: dict[str, bytes] | None = None
     """Other values that steps have changed (observed.py). None: nobody has looked."""
     moved: Set[str] = frozenset()
@@ -55,7 +57,7 @@ class Look:
         """Return what the record keeps of this look."""
         if self.packed is None:
             values = list(map(fitting, self.values))
-            rows = [self.rows, self.others, sorted(self.moved), sorted(self.replaced)]
+            rows = [self.rows, self.others, sorted(self.moved), sorted(self.replaced), self.digests]
             parts = [self.number, self.loop, self.place, values, self.handed, *rows]
             self.packed = msgpack.packb(parts)
         return self.packed
@@ -68,7 +70,8 @@ class Look:
             self.moved = before.moved | (now.keys() - same_in(then, now))
         elif self.place == before.place:
             self.moved = before.moved
-        self.replaced = before.replaced | replaced_in(before.leaves, self.leaves)
+        if self.is_beside(before):
+            self.replaced = before.replaced | replaced_in(before.leaves, self.leaves)
         return self
 
     @property
@@ -109,10 +112,11 @@ class Look:
 def unpacked(data: bytes) -> Look:
     """Return the look that was packed. Raises PeerError."""
     try:
-        number, loop, place, values, handed, rows, others, moved, replaced = msgpack.unpackb(data)
+        number, loop, place, values, handed, rows, others, moved, replaced, digests = msgpack.unpackb(data)
         numbers = [dict(values[at]) for at in range(PLACES)]
         look = Look(number, loop, place, numbers, handed=dict(handed), rows=dict(rows), moved=frozenset(moved))
         look.others, look.replaced = None if others is None else dict(others), frozenset(map(tuple, replaced))
+        look.digests = dict(digests)
         return look
     except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
         raise PeerError(f"the counters of the script in the record of this rank are none: {error}") from error

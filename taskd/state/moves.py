@@ -6,8 +6,9 @@ steps had changed before.
 
 Failure modes: a rank lacks what the rest of the step has set; a rank's own value is replaced by another rank's.
 Invariants: a value is only taken if it was the same on all ranks when the step began, and is the same on all that have
-seen its end. It must have moved before, or two such ranks tell it. What a rank may lack, and nobody can tell it, is
-refused by its name. All ranks come to the same conclusion.
+seen its end. A row must have been the same before all steps that are remembered, too: it may begin anew in each loop.
+The value must have moved before, or two such ranks tell it. What a rank may lack, and nobody can tell it, is refused by
+its name. All ranks come to the same conclusion.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ class Moves:
     """The names of values that may miss a move in the last step."""
     new: list[str] = field(default_factory=list)
     """The names of values that have moved in the last step for the first time."""
+    history: Sequence[tuple[int, dict[str, int]]] = ()
+    """Digests of rows before this step and those before it."""
 
     def told(self) -> list[Any]:
         """Return what is sent to the other ranks."""
         before = None if self.before is None else shortened(self.before, MOST_BYTES)
-        return [self.lacks, before, shortened(self.now, MOST_BYTES), self.moved, self.unknown, self.new]
+        return [self.lacks, before, shortened(self.now, MOST_BYTES), self.moved, self.unknown, self.new, self.history]
 
     @classmethod
     def heard(cls, told: Any) -> Moves | None:
@@ -60,11 +63,12 @@ def settle_moves(told_by: Sequence[Moves | None], rank: int) -> tuple[Rows, set[
     take, refused = Rows(), set[str]()
     told = sorted({name for one in ranks if not one.lacks for name in one.now})
     new = [{*one.new} for one in ranks if not one.lacks]  # others than these are of some ranks only
+    own = {name for name in told if _is_own(ranks, name)}
     new_to_all = {name for name in set[str]().union(*new).intersection(*new) if not _has_moved(ranks, name)}
     for at, one in enumerate(told_by):
         if one is None or not one.lacks:
             continue
-        agreed = {name: value for name in told if (value := _agreed(ranks, name)) is not None}
+        agreed = {name: value for name in told if name not in own and (value := _agreed(ranks, name)) is not None}
         refused.update(name for name in one.unknown if name not in agreed)
         before = one.before or {}
         refused.update(name for name in new_to_all - agreed.keys() if one.now.get(name) == before.get(name))
@@ -82,6 +86,16 @@ def _agreed(ranks: Sequence[Moves], name: str) -> bytes | None:
     if any(value != now[0] for value in now) or any(value != before[0] for value in before):
         return None
     return now[0] if len(now) > 1 or _has_moved(ranks, name) else None
+
+
+def _is_own(ranks: Sequence[Moves], name: str) -> bool:
+    """Whether it was each rank's own before some step, although it may be alike now: it may begin anew in each loop."""
+    digests: dict[int, set[int]] = {}
+    for one in ranks:
+        for number, rows in one.history:
+            if name in rows:
+                digests.setdefault(number, set()).add(rows[name])
+    return any(len(found) > 1 for found in digests.values())
 
 
 def _has_moved(ranks: Sequence[Moves], name: str) -> bool:

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.crowds import Crowd
 from taskd.state.handlers import Handlers, of_signals
-from taskd.state.inside import is_of_a_hook
-from taskd.state.leaves import GONE, At, Leaf, Thing, stored_leaves
+from taskd.state.leaves import GONE, HOOK, At, Leaf, Thing, stored_leaves
 from taskd.state.marks import is_of_numbers
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
@@ -180,7 +179,7 @@ class Observed:
                 continue
             if {there, wanted} == {GONE, _NOTHING} or (wanted == GONE and is_of_numbers(there)):
                 continue  # it was made at its first use, and whoever finds it uses it
-            if is_of_a_hook(name) and GONE in (there, wanted):  # a hook that some step registers
+            if name.startswith(HOOK) and GONE in (there, wanted):  # a hook that some step registers
                 continue
             yield name, wanted, leaves.get(name)
 

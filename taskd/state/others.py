@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskd.state import rng
+from taskd.state.carrying import Attribute
 from taskd.state.counters import Loop
-from taskd.state.inside import Attribute, Inside
+from taskd.state.graphs import Graphs
+from taskd.state.inside import Inside
 from taskd.state.leaves import GENERATOR, Thing, met_in
 from taskd.state.look import Look
 from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
@@ -45,16 +47,23 @@ class Others:
     given: Given = field(default_factory=Given)
     """What became of the values that steps have changed, when a step was done again."""
     observed: Observed = field(default_factory=Observed)
+    graphs: Graphs = field(default_factory=Graphs)
     _inside: Inside = field(default_factory=Inside)
     _carrying: tuple[Attribute, ...] = ()
+    _reading: tuple[Attribute, ...] = ()
     _all: tuple[Set[int], Inside, Set[int]] | None = None
 
     def look_inside(self, number: int, is_new: bool) -> None:
         """See what modules and optimizers keep now and then. `is_new`: the loop is another one."""
+        if is_new:
+            self.graphs.loop_begins()
         if is_new or number % INSIDE_EVERY == 0:
             self._inside = self.looks_inside()
             self.observed.results = tuple(name for name, _, _ in self._inside.kept)
-            self._carrying = (*self._inside.carrying, *self._left())
+            left = self._left()
+            forwards = self._inside.of_forwards
+            self._carrying = (*forwards.handed_on, *left)
+            self._reading = tuple(one for one in forwards.read if one not in left)
 
     def look(self, look: Look) -> None:
         """Add the other values to this look, if looks take little enough time."""
@@ -112,7 +121,8 @@ class Others:
             for place, root in script.rooted([one for one in loop.written if one.path and one.path[-1][0]]):
                 owner = replace(place, path=place.path[:-1]).held(root, frozenset())
                 found.add((id(owner), place.path[-1][1]))
-        return [one for one in self._inside.reading if (id(one[1]), one[2]) in found]
+        forwards = self._inside.of_forwards
+        return [one for one in (*forwards.read, *forwards.perhaps) if (id(one[1]), one[2]) in found]
 
     def has_lost(self, look: Look) -> bool:
         """Whether something is otherwise than this look has found it, and only marks show that: it cannot be given."""
@@ -151,7 +161,8 @@ class Others:
 
     def beside(self) -> Beside:
         """Return what there is beside the script's own places."""
-        return Beside(self.all_known(), self._inside.places, self._carrying)
+        attributes = (*self._carrying, *(one for one in self._inside.of_forwards.perhaps if one not in self._carrying))
+        return Beside(self.all_known(), self._inside.places, attributes, self._reading, self.graphs.is_cut)
 
     def all_known(self) -> Set[int]:
         """Return the ids of all objects that are restored in another way."""

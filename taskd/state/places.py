@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from taskd.state.plain import filled
-from taskd.state.sources import unwrapped
+from taskd.state.sources import is_the_scripts, unwrapped
 
 ANY = object()
 """Stands for a key that the script computes."""
@@ -128,7 +128,7 @@ class Place:
         """Return its spot, its name, and the id of a list or dict there. For an item, return its container, too."""
         *path, (is_attribute, key) = self.path
         owner, found = _follow(root, path, frozenset()), self.found(root)
-        if not is_attribute:
+        if not is_attribute and not is_the_scripts(type(owner)):
             yield id(owner)
         if found is not NOTHING and key is not ANY:
             cell = _cell(owner, key) if type(key) is str else None

@@ -151,10 +151,11 @@ def is_scalar(value: Any) -> bool:
 
 
 def is_kept(value: Any) -> bool:
-    """Whether it is a tensor or an array that can be given as a value: not large, on a CPU, its memory its own, and no
-    part of a graph of gradients."""
+    """Whether it is a tensor or an array that can be given as a value: not large, on a CPU, its memory its own, and
+    nothing that is trained."""
     if type(value) is torch.Tensor:
-        plain = value.is_leaf and not value.requires_grad and value.layout is torch.strided and not value.is_quantized
+        trained = value.is_leaf and value.requires_grad
+        plain = not trained and value.layout is torch.strided and not value.is_quantized
         plain = plain and value.device.type == "cpu" and not value.is_inference() and value.is_contiguous()
         plain = plain and not (value.is_conj() or value.is_neg() or value.is_nested)
         return plain and value.nbytes <= MOST_OF_TENSORS and value.untyped_storage().nbytes() == value.nbytes

@@ -83,7 +83,6 @@ class Names:
     hidden: frozenset[str] | None = None
     """Names that mean something else in the loop, if both have the same module. None: they have different modules."""
     code: CodeType | None = None
-    """None: it is the loop's function."""
 
     @staticmethod
     def local(function: str) -> str:
@@ -136,7 +135,7 @@ class Reach:
 
     def __init__(self, code: CodeType, space: dict[str, Any], look: Callable[[Place], Any]) -> None:
         """`look` returns the value at a place."""
-        self._space, self._look = space, look
+        self._space, self._look, self.code = space, look, code
         self.own = own_names(code) if code.co_name != "<module>" else frozenset[str]()
         """The locals of the loop's function."""
         self._cells = frozenset((*code.co_cellvars, *code.co_freevars))
@@ -198,6 +197,8 @@ class Reach:
     def items(self, place: Place | None) -> list[Place]:
         """Return the items of a list, tuple or dict, if it has only a few objects of the script's own classes."""
         found: Any = NOTHING if place is None else self._at(place)
+        if getattr(type(found), "__iter__", None) is torch.nn.ModuleList.__iter__:
+            found = [*found._modules.values()]
         if place is None or type(found) not in (list, tuple, dict) or not 0 < len(found) <= _FEW:
             return []
         if not all(_is_own(type(one)) for one in (found.values() if type(found) is dict else found)):

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from taskd.state.carrying import Attribute
 from taskd.state.counters import Loop, name_of
+from taskd.state.graphs import has_graph
 from taskd.state.held import place_of
-from taskd.state.inside import Attribute
 from taskd.state.places import NOTHING, space_of
 from taskd.state.plain import MOST_OF_TENSORS, filled, is_by_id, is_kept, may_be_row, rows_of, unpacked
 from taskd.state.script import Script, Values
@@ -48,6 +49,8 @@ class Gathered(NamedTuple):
 
     rows: Rows
     leaves: Leaves
+    graphs: dict[str, list[torch.Tensor]]
+    """The tensors with graphs of gradients in what is a row, or may become one."""
 
 
 class Beside(NamedTuple):
@@ -59,6 +62,10 @@ class Beside(NamedTuple):
     """The addresses of their tensors."""
     attributes: tuple[Attribute, ...] = ()
     """What forwards of modules hand on."""
+    reading: tuple[Attribute, ...] = ()
+    """What else forwards read."""
+    is_cut: Callable[[str], bool] = lambda _: False
+    """Whether no gradient flows through what has this name (graphs.py)."""
 
 
 def rows_at(script: Script, loop: Loop, beside: Beside) -> Gathered:
@@ -66,7 +73,7 @@ def rows_at(script: Script, loop: Loop, beside: Beside) -> Gathered:
     process it would have others."""
     there = script.everything(loop.rows, beside.known) if loop.rows else {}
     found = {name: rows_of(value) for name, value in there.items() if not is_by_id(value, beside.known)}
-    more = {name: value for name, value in there.items() if name not in loop.uncertain}
+    more = {name: value for name, value in there.items() if name not in loop.kept.uncertain}
     for name, owner, key in beside.attributes:
         value = space_of(owner).get(key, NOTHING)
         if name in there:  # another thing of the script has this name
@@ -75,11 +82,18 @@ def rows_at(script: Script, loop: Loop, beside: Beside) -> Gathered:
         elif may_be_row(value):
             more[name] = value
     leaves = {name: [*_leaves_of(value)] for name, value in more.items() if may_be_row(value)}
+    graphs = {name: some for name, one in leaves.items() if (some := [*filter(has_graph, one)])}
     empty = {name for name, _, _ in beside.attributes if not leaves.get(name, True) and not len(more[name])}
-    leaves = _apart({name: one for name, one in leaves.items() if one or name in empty}, beside.places)
+    cut = {name for name in graphs if beside.is_cut(name)}
+    whole = {
+        name: one for name, one in leaves.items() if (one or name in empty) and (name in cut or name not in graphs)
+    }
+    others = (space_of(owner).get(key) for _, owner, key in beside.reading)
+    leaves = _apart(whole, beside.places, {place_of(one) for one in others if _is_leaf(one)})
     found |= {name: rows_of(more[name], tensors=True) for name in leaves if not is_by_id(more[name], beside.known)}
     rows = {name: data for name, data in found.items() if data is not None}
-    return Gathered(rows, {name: [*map(weakref.ref, one)] for name, one in leaves.items() if one and name in rows})
+    there_are = {name: [*map(weakref.ref, one)] for name, one in leaves.items() if one and name in rows}
+    return Gathered(rows, there_are, graphs)
 
 
 def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Callable[[str, bool], Take]) -> None:
@@ -87,7 +101,7 @@ def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Calla
     about its tensors; it is told whether nothing shares those that are there."""
     if not rows:
         return
-    now, leaves = rows_at(script, loop, beside)
+    now, leaves, _ = rows_at(script, loop, beside)
     changed = [place for place in loop.rows if place.text in rows and now.get(place.text) != rows[place.text]]
     there = script.everything(changed, beside.known)
     script.give(
@@ -159,14 +173,15 @@ def anew(_: Any, wanted: Any) -> Any:
     return wanted
 
 
-def _apart(leaves: dict[str, list[Any]], places: Set[int]) -> dict[str, list[Any]]:
-    """Return those of which all can be given, which nothing else shares, and which are not too large together."""
+def _apart(leaves: dict[str, list[Any]], *places: Set[int]) -> dict[str, list[Any]]:
+    """Return those of which all can be given, which nothing else shares, and which are not too large together.
+    `places`: the addresses of what may share them."""
     outer = {name: several for name, several in leaves.items() if not _bases(name) & leaves.keys()}
     shared = {place for place, count in Counter(map(place_of, chain(*outer.values()))).items() if count > 1}
     found, left = dict[str, list[Any]](), MOST_OF_TENSORS
     for name, several in outer.items():
         own = {*map(place_of, several)}
-        fits = all(map(is_kept, several)) and shared.isdisjoint(own) and places.isdisjoint(own)
+        fits = all(map(is_kept, several)) and all(one.isdisjoint(own) for one in (shared, *places))
         if fits and (size := sum(one.nbytes for one in several)) <= left:
             found[name] = several
             left -= size
@@ -219,8 +234,11 @@ def _filled(there: Any, wanted: Any) -> bool:
     if there.shape != wanted.shape or there.dtype != wanted.dtype:
         return False
     if isinstance(there, torch.Tensor):
-        if bytes_of(there) != bytes_of(wanted):  # otherwise no write is counted
-            there.copy_(wanted)
+        if bytes_of(there) == bytes_of(wanted):
+            return True  # and no write is counted
+        if has_graph(there):
+            return False
+        there.copy_(wanted)
     else:
         there[...] = wanted
     return True

@@ -21,6 +21,7 @@ the rank's own sums miss that step.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
@@ -132,8 +133,10 @@ class Variables:
     def _look(self, script: Script, number: int, loop: int) -> Look:
         found = self._loops.of(script)
         self.others.look_inside(number, is_new=not self.looks or self.looks[-1].loop != loop)
-        rows, leaves = rows_at(script, found, self.others.beside())
+        rows, leaves, graphs = rows_at(script, found, self.others.beside())
+        self.others.graphs.follow(graphs)
         look = Look(number, loop, script.place, self._values(script, found), rows=rows, leaves=leaves)
+        look.digests = {name: zlib.crc32(data) for name, data in rows.items()}
         self.others.look(look)
         return look
 
@@ -241,7 +244,8 @@ class Variables:
         if same - seen.rows.keys():
             same -= self.others.set_before_use(seen)
         new = seen.moved - last.moved if last.is_beside(seen) else set[str]()
-        return Moves(seen.lacks, last.every, seen.every, sorted(last.moved), sorted(same), sorted(new))
+        history = [(one.number, one.digests) for one in self.looks if one.place == seen.place and one is not seen]
+        return Moves(seen.lacks, last.every, seen.every, sorted(last.moved), sorted(same), sorted(new), history)
 
     def hear(self, number: int, told: list[bytes], rank: int) -> Settled:
         """Take what this rank lacks from what all have told."""

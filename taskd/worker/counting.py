@@ -128,10 +128,16 @@ class Counting:
             self._look(number, late=True)
             self._hands_on(again=True)
         self._ended = None
+        self._variables.others.graphs.step_begins()
+
+    def backward_begins(self) -> None:
+        """Note that a backward of the script begins."""
+        self._variables.others.graphs.backward_begins()
 
     def body_ended(self, number: int) -> None:
         """Note that the body has run to its end."""
         self._ended = number
+        self._variables.others.graphs.step_ended()
 
     def numbers(self, number: int, feed: Feed) -> bool:
         """Set the number that the script's enumerate() gives to this step. Return False if this is impossible."""
@@ -190,7 +196,8 @@ class Counting:
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
         if used := look(WHAT, variables.doubtful, self._local.known(), True):
             self._refuse(DOUBTFUL.format(names=listed(used)))
-        self._doubt(PERHAPS, self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {}))
+        unsure = self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {})
+        self._doubt(PERHAPS, sorted(variables.looks[-1].without_given(unsure)) if variables.looks else unsure)
         lacking, rank = self._tell(variables.lacks(number), goes_on)
         if any(lacking):
             told, _ = self._repair.together.everyone(look(WHAT, variables.tell, number) or _NOTHING)

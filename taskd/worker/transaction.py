@@ -184,6 +184,7 @@ class Transaction:
     def forward_ended(self) -> None:
         """Called before any gradient leaves this rank."""
         step, doubts = self.current, self.registered.doubts
+        self.variables.backward_begins()
         self.registered.calls.forward_ended()
         doubts.look("models that reduce gradients", self.carried.forward_ended)
         if step is not None and step.rehearsal:

@@ -98,6 +98,46 @@ def test_a_newcomer_begins_with_them(at: int) -> None:
     assert found[-len(wanted[at:]) :] == wanted[at:]
 
 
+def with_graphs(repair: FakeRepair, goes_on: bool = False) -> list[Any]:
+    """Train as examples for recurrent networks do: each step cuts the graph of the hidden state, or does not."""
+    torch.manual_seed(1)
+    model = nn.GRU(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = repair.session = Session(repair)
+    session.register(model=model, optimizer=optimizer)
+    hidden = torch.zeros(1, 2, 4)
+    found = UserDict[int, Any]()
+    for step in session.steps([torch.full((3, 2, 4), 0.1 * at) for at in range(STEPS)]):
+        with step as x:
+            found[step.number] = hidden.tolist()
+            hidden = hidden if goes_on else hidden.detach()
+            optimizer.zero_grad()
+            y, hidden = model(x, hidden)
+            repair.here(step.number, "start")
+            (y.square().mean() + hidden.sum()).backward(retain_graph=goes_on)
+            repair.here(step.number, "reduced")
+            optimizer.step() if not goes_on else None
+    return [*(found[number] for number in sorted(found)), [one.tolist() for one in model.parameters()]]
+
+
+@pytest.mark.parametrize("place", ["start", "reduced"])
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_tensor_whose_graph_is_cut_is_kept(at: int, place: str) -> None:
+    wanted = with_graphs(FakeRepair())
+    assert with_graphs(FakeRepair(at, place)) == wanted
+    source = Recording(at, Occasion.START)
+    with_graphs(source)
+    found = with_graphs(Newcomer(source))
+    assert found[-len(wanted[at:]) :] == wanted[at:]
+
+
+def test_a_tensor_through_which_gradients_flow_is_not_kept() -> None:
+    repair = FakeRepair()
+    with_graphs(repair, goes_on=True)
+    [flaw] = repair.session._registered.coverage.flaws
+    assert "the loop hands hidden on from step to step, and nobody registered that" in flaw
+
+
 def test_what_was_changed_in_place_is_put_back_in_place() -> None:
 
     there, other = torch.ones(2), torch.full((2,), 5.0)
