@@ -182,8 +182,13 @@ class Launched:
         facts = self.ask("status") or {"ranks": []}
         return {row["rank"]: row["pid"] for row in facts["ranks"] if row["state"] == "alive"}
 
+    def pid(self, rank: int) -> int:
+        """Return the pid of a rank, once it lives."""
+        found: int = wait_until(lambda: self.pids().get(rank), f"rank {rank} alive")
+        return found
+
     def kill(self, rank: int, number: signal.Signals = signal.SIGKILL) -> int:
-        pid = wait_until(lambda: self.pids().get(rank), f"rank {rank} alive")
+        pid = self.pid(rank)
         os.kill(pid, number)
         return pid
 

@@ -59,11 +59,16 @@ Findings = dict[str, int]
 def findings_of(things: Iterable[Thing], known: Set[int], places: Set[int]) -> Findings:
     """Return digests of the tensors in these. `known`: ids of registered objects; `places`: addresses of their
     tensors."""
-    found = Findings()
+    return {name: digest_of(leaves) for name, leaves in tensors_in(things, known, places).items()}
+
+
+def tensors_in(things: Iterable[Thing], known: Set[int], places: Set[int]) -> dict[str, list[Any]]:
+    """Return the first tensors and arrays in these, by name. For `known` and `places` see findings_of."""
+    found = dict[str, list[Any]]()
     for name, value in things:
         leaves = [leaf for leaf in _walk(value, _is_leaf, known) if place_of(leaf) not in places]
         if leaves:
-            found[name] = digest_of(leaves[:_MOST])
+            found[name] = leaves[:_MOST]
     return found
 
 

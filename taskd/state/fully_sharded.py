@@ -86,6 +86,11 @@ class FullySharded:
         self._states = [state for model in self._models.values() for state in _states(model)]
         self._groups = _groups(self._states)
 
+    @property
+    def objects(self) -> tuple[Any, ...]:
+        """What `fully_shard` keeps for them."""
+        return (*self._states, *self._groups)
+
     def parameters(self, model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Return the parameters of a model by name. Those that are whole for the moment come as their shards."""
         shards = _shards_of_whole(self._groups)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from taskd.state.crowds import Crowd
 from taskd.state.handlers import Handlers, of_signals
 from taskd.state.leaves import GONE, HOOK, At, Leaf, Thing, stored_leaves
+from taskd.state.leftover import KINDS
 from taskd.state.marks import is_of_numbers
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
@@ -73,6 +74,8 @@ class Given:
     """Names of flags that were left alone, because they guard what is done only once."""
     own: dict[str, Any] = field(default_factory=dict)
     """Values that the script's variables have to get."""
+    followed: list[Any] = field(default_factory=list)
+    """Tensors that are otherwise. Whether steps compute with them is seen then (leftover.py)."""
 
 
 @dataclass(slots=True)
@@ -146,6 +149,8 @@ class Observed:
                 continue  # what can be given of it is given by name
             if leaf is not None and wanted == _NOTHING and is_of_numbers(leaf.data):
                 made.append((name, leaf))
+            elif _can_be_followed(wanted, leaf):
+                continue  # see check()
             elif leaf is None or wanted == GONE or not can_be_given(wanted) or _has_a_namesake(name, rows):
                 (given.left if markers_stay and wanted in _NOT_DONE else given.missed).append(name)
             else:
@@ -158,11 +163,16 @@ class Observed:
         return given
 
     def check(self, things: Sequence[Thing], scope: Scope, rows: Rows, given: Given) -> None:
-        """Add to what was missed what is still otherwise. Two names may stand for one object, which got both values."""
-        unlike = {
-            name for name, wanted, leaf in self._unlike(things, scope, rows) if not _may_stay(wanted, leaf, given)
+        """Add to what was missed what is still otherwise. Two names may stand for one object, which got both values.
+        Tensors that are otherwise are given to whoever follows them."""
+        unlike = [*self._unlike(things, scope, rows)]
+        given.followed = [leaf.value for _, wanted, leaf in unlike if leaf and _can_be_followed(wanted, leaf)]
+        missed = {
+            name
+            for name, wanted, leaf in unlike
+            if not _may_stay(wanted, leaf, given) and not _can_be_followed(wanted, leaf)
         }
-        given.missed = sorted({*given.missed, *unlike} - {*given.left})
+        given.missed = sorted({*given.missed, *missed} - {*given.left})
 
     def has_lost(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> bool:
         """Whether tensors or arrays are otherwise than in a look."""
@@ -182,6 +192,11 @@ class Observed:
             if name.startswith(HOOK) and GONE in (there, wanted):  # a hook that some step registers
                 continue
             yield name, wanted, leaves.get(name)
+
+
+def _can_be_followed(wanted: bytes, leaf: Leaf | None) -> bool:
+    """Whether it is a tensor, as it should be, of which only a mark is known."""
+    return leaf is not None and type(leaf.value) in KINDS and is_of_numbers(wanted) and is_of_numbers(leaf.data)
 
 
 def _may_stay(wanted: bytes, leaf: Leaf | None, given: Given) -> bool:

@@ -199,6 +199,14 @@ class Others:
         return spots
 
 
+def looked_at(others: Others, look: Look) -> set[int]:
+    """Return the ids of what steps have changed, and this look sees to."""
+    if look.others is None:
+        return set()
+    met = met_in(others._reached(), *others._scope(look))
+    return {id(one.value) for one in met if one.name in look.others}
+
+
 def _is_queue(kind: type) -> bool:
     """Whether it is a queue between threads or processes."""
     return any(one.__module__ in _QUEUES and hasattr(one, "put") for one in kind.__mro__)

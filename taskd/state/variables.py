@@ -34,7 +34,7 @@ from taskd.state.leaves import GENERATOR
 from taskd.state.look import Look, fitting, unpacked
 from taskd.state.moves import Moves, settle_moves
 from taskd.state.numbering import Asked
-from taskd.state.others import AskingLoops, Others
+from taskd.state.others import AskingLoops, Others, looked_at
 from taskd.state.places import NUMBERS
 from taskd.state.plain import is_scalar
 from taskd.state.rest import Loops
@@ -296,6 +296,16 @@ class Variables:
     def pack(self) -> list[bytes]:
         """Return the looks of the last steps, for the record."""
         return [look.pack() for look in self.looks]
+
+
+def seen_to(variables: Variables) -> set[int]:
+    """Return the ids of what is put back, or looked at, where the script asks for a step."""
+    script = Script.asking()
+    if script is None or not variables.looks:
+        return set()
+    gathered = rows_at(script, variables._loops.of(script), variables.others.beside())
+    rows = {id(one()) for leaves in gathered.leaves.values() for one in leaves}
+    return rows | looked_at(variables.others, variables.looks[-1])
 
 
 @dataclass(slots=True)

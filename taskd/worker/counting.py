@@ -18,6 +18,7 @@ from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
+from taskd.worker.leftovers import Leftovers
 from taskd.worker.notes import Notes
 from taskd.worker.registered import Registered
 
@@ -62,9 +63,17 @@ _NOTHING = Table(False, False, []).pack()
 class Counting:
     """The counters of one session."""
 
-    def __init__(self, registered: Registered, repair: Repair, refuse: Callable[[str], None], notes: Notes) -> None:
+    def __init__(
+        self,
+        registered: Registered,
+        repair: Repair,
+        refuse: Callable[[str], None],
+        notes: Notes,
+        leftovers: Leftovers,
+    ) -> None:
         """`refuse` makes all ranks start over and never returns."""
-        self._registered, self._repair, self._refuse, self.notes = registered, repair, refuse, notes
+        self._registered, self._repair, self._refuse = registered, repair, refuse
+        self.notes, self.leftovers = notes, leftovers
         self._local, self._doubts = registered.local, registered.doubts
         self._variables = registered.local.variables
         self.restored = False
@@ -128,6 +137,7 @@ class Counting:
             self._look(number, late=True)
             self._hands_on(again=True)
         self._ended = None
+        self.leftovers.body_begins()
         self._variables.others.graphs.step_begins()
 
     def backward_begins(self) -> None:
@@ -137,6 +147,7 @@ class Counting:
     def body_ended(self, number: int) -> None:
         """Note that the body has run to its end."""
         self._ended = number
+        self.leftovers.body_ended()
         self._variables.others.graphs.step_ended()
 
     def numbers(self, number: int, feed: Feed) -> bool:

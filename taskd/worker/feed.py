@@ -21,6 +21,7 @@ import operator
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 
 from taskd import log
@@ -142,6 +143,11 @@ class Feed:
     def hides(self) -> bool:
         """Whether the loader cannot be opened once more, because it keeps an iterator."""
         return bool(self._known.hidden)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors that are given to the current step."""
+        given = getattr(self.loader, "given", None) if self.early else None
+        return [*self._handed.tensors(), *(given.tensors() if isinstance(given, Handed) else ())]
 
     @property
     def early(self) -> bool:

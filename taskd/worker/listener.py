@@ -6,6 +6,8 @@ loops.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from taskd.worker.between import Between
@@ -42,8 +44,17 @@ class Listener:
             moving = self._registered.calls.moving
             self._registered.doubts.look("a parameter whose data is asked for", moving.touched, parameter)
 
+    def backward_begins(self, given: Any) -> None:
+        """Note that gradients are about to be computed, with what was `given` for it."""
+        self._transaction.variables.leftovers.backward_begins(given)
+
+    def is_put_into(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
+        """Note that the script makes this tensor the `data` of a parameter."""
+        self._transaction.variables.leftovers.put_into(parameter, value)
+
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the step of any optimizer, registered or not, except those that are parts of a registered one."""
+        self._transaction.variables.leftovers.update_begins()
         if self._between.under_way:
             self._between.refuse_optimizer()
         if self._transaction.current is not None and not self._optimizer_is_at_work():

@@ -25,6 +25,8 @@ class Listener(Protocol):
     def forward_ended(self) -> None: ...
     def saves(self) -> bool: ...
     def data_is_asked_for(self, parameter: torch.Tensor) -> None: ...
+    def is_put_into(self, parameter: torch.Tensor, value: torch.Tensor) -> None: ...
+    def backward_begins(self, given: Any) -> None: ...
     def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None: ...
 
 
@@ -84,6 +86,7 @@ class _Torch:
 
         def backward_of_step(*args: Any, **kwargs: Any) -> Any:
             for one in self._told():
+                one.listener.backward_begins((args, kwargs))
                 one.listener.forward_ended()
             return backward(*args, **kwargs)
 
@@ -107,6 +110,7 @@ class _Torch:
         def put(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
             for one in self._told():
                 one.listener.data_is_asked_for(parameter)
+                one.listener.is_put_into(parameter, value)
             data.__set__(parameter, value)
 
         def steps(optimizer: torch.optim.Optimizer, *_: Any) -> None:

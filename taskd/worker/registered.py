@@ -18,11 +18,13 @@ from taskd.core.types import Cover
 from taskd.errors import UsageError
 from taskd.state import rng
 from taskd.state.coverage import Coverage
-from taskd.state.found import Findings, findings_of, generators_in, iterators_in, loaded_from
+from taskd.state.found import Findings, generators_in, iterators_in, loaded_from, tensors_in
+from taskd.state.held import digest_of
 from taskd.state.leaves import Thing
 from taskd.state.local import LocalState
 from taskd.state.replica import Replica, follows
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
+from taskd.state.unaccounted import Census
 from taskd.worker.calls import Calls
 from taskd.worker.following import follow_call, follow_optimizer
 from taskd.worker.gate import Gate
@@ -43,6 +45,7 @@ class Registered:
         self.doubts = Doubts(self.warn)
         self.coverage = Coverage(self.replica, self.local.objects)
         self.calls = Calls(self.replica, repair.ordered, repair.operations, step, self.doubts)
+        self.census = Census()
         self._told = Cover.UNKNOWN
         self.gate = Gate(repair, self.calls.habits)
         self.calls.come_to_gate = self.gate.come
@@ -127,7 +130,9 @@ class Registered:
         known = self.local.known()
         rng.follow(rng.OF_THE_LOOP, generators_in(things))
         self.warn(self.coverage.takes_from([*iterators_in(things, known), *queues]))
-        found = findings_of([*kept, *things], known, self.coverage.known_places())
+        tensors = tensors_in([*kept, *things], known, self.coverage.known_places())
+        self.census.accept(one for several in tensors.values() for one in several)
+        found = {name: digest_of(several) for name, several in tensors.items()}
         return {**found, **loaded_from(loader), **self.coverage.standing()}
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:

@@ -38,6 +38,7 @@ class _Calls:
         self.steps: Generator[Step, None, None] | None = None
         self.ahead: Step | None = None
         self.generators = b""  # the generators when that step was handed out
+        self.given: Handed | None = None  # the arguments of the current call
 
     def __len__(self) -> int:
         return 2**62  # the number of calls is not known; the loop never ends
@@ -71,15 +72,13 @@ def resilient(function: Callable[..., Any]) -> Callable[..., Any]:
             )
         number, calls.made = calls.made, calls.made + 1
         result = None
-        handed: Handed | None = None
+        handed = calls.given = Handed([args, kwargs])
         while session().updates <= number:
             one = calls.next()
             if one.number > number and not one.rehearsal:
                 break  # a newcomer's loop still runs through steps that are done
             calls.ahead = None
             rng.restore(calls.generators)
-            if handed is None:
-                handed = Handed([args, kwargs])
             handed.put_back()
             if any(not tensor.requires_grad for tensor in handed.written()):
                 raise UsageError(SPOILT)

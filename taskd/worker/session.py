@@ -21,6 +21,7 @@ from taskd.errors import StepAbandoned, UsageError
 from taskd.state.ledger import Ledger
 from taskd.state.numbering import Numbering
 from taskd.state.replica import Replica
+from taskd.state.unaccounted import reached
 from taskd.worker import compiling, hooks, pausing
 from taskd.worker.between import Between
 from taskd.worker.feed import Feed
@@ -228,7 +229,9 @@ class Session:
             raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
         if not self._place.loops:
             return self._between.before_loops.do(work, then)  # type: ignore[no-any-return]
-        return self._between.run(work, then)  # type: ignore[no-any-return]
+        result: Result = self._between.run(work, then)
+        self._registered.census.accept(reached([result]))
+        return result
 
     def leaves(self) -> None:
         """Note that the script destroys its process group, or has ended."""

@@ -151,6 +151,7 @@ class Standing:
                 local.put_back(self._own_buffers)
         self._own_buffers = None
         transaction.updates, transaction.variables.restored = updates, True
+        transaction.variables.leftovers.repaired = True
         transaction.step.happens(StepEvent.MENDED)
 
     def take_over(self, updates: int, occasion: Occasion, data: bytes) -> None:
@@ -166,6 +167,7 @@ class Standing:
             raise UsageError(MISSED.format(where="behind its backward" if habits.moves_on else "between two steps"))
         self._own_buffers = None
         transaction.updates, transaction.variables.restored = updates, True
+        transaction.variables.leftovers.repaired = True
         transaction.carried.updated = True
         transaction.carried.lacking = not registered.local.accumulates()
 

@@ -32,6 +32,7 @@ from taskd.worker.counting import Counting
 from taskd.worker.effects import Effects
 from taskd.worker.feed import AnotherBatch, Feed
 from taskd.worker.heal import Repair
+from taskd.worker.leftovers import Leftovers
 from taskd.worker.loaders import Loaders
 from taskd.worker.naming import told
 from taskd.worker.notes import Notes
@@ -75,7 +76,8 @@ class Transaction:
         """The number of completed steps, which is also the number of the next step."""
         self.carried = Carried(registered.replica, registered.local)
         self.effects = Effects(ledger, repair.operations)
-        self.variables = Counting(registered, repair, refuse, Notes(registered, ledger, repair))
+        leftovers = Leftovers(registered, repair, step, refuse)
+        self.variables = Counting(registered, repair, refuse, Notes(registered, ledger, repair), leftovers)
         self.prover = Prover(registered.replica, repair)
         self._recorder = Recorder(registered, repair, loaders)
         self.feed: Feed | None = None
@@ -105,6 +107,7 @@ class Transaction:
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
         self.variables.handed_out(number, feed.early, raised=number == self.raised.tried)
+        self.variables.leftovers.handed_out(number, feed, (self.begun, self.prover))
         if not self.variables.numbers(number, feed):
             self._refuse(MISCOUNTED)
         last, generators = self._last
@@ -228,6 +231,8 @@ class Transaction:
             with contextlib.suppress(StepAbandoned):  # given_up() below tells the same
                 self.registered.gate.come()
         given_up = self.given_up() or isinstance(error, StepAbandoned)
+        if isinstance(error, Exception) and not given_up:
+            self.variables.leftovers.step_raised(error)
         ordinary = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
         if error is not None and ordinary and not given_up and self.step.state is StepState.BODY:
             given_up = self.raised.is_tried_again(step.number, error)

@@ -127,13 +127,13 @@ def test_who_cannot_come_says_why(store: FakeStore) -> None:
 
 def test_who_did_not_come_is_named(store: FakeStore) -> None:
     members = [*range(20, 28)]
-    short = timedelta(seconds=0.05)  # the test is about this timeout
+    short = timedelta(seconds=1)  # the test is about this timeout; whoever comes needs a moment on a busy machine
 
     def come(rank: int) -> object:
         return agreement.exchange(store, rank, members, "rail", b"", short) if rank not in (1, 6) else None
 
     found = meet(members, come)
-    assert all("rank 21, 26 did not come within 0.05 s" in words for at, words in enumerate(found) if at not in (1, 6))
+    assert all("rank 21, 26 did not come within 1 s" in words for at, words in enumerate(found) if at not in (1, 6))
 
 
 # ---- real stores ----------------------------------------------------------------------------------------------------

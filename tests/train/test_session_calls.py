@@ -108,7 +108,8 @@ def train_with(repair: Trainer) -> list[Any]:
                 scaler.step(optimizer)
             scaler.update()
             repair.here(at, "metric")
-            average.update_parameters(model)
+            if "average" in named:
+                average.update_parameters(model)
             if repair.what == "local":  # if not registered, its value after that collective is unknown
                 local["seen"] += at
             if repair.what == "plateau":
