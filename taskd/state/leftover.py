@@ -42,7 +42,7 @@ _SAVED = "__reduce_ex__"
 _ASK_FOR_THE_CLASS = {_SAVED, "__deepcopy__", "__repr__", "__format__", "__str__"}
 _OVERWRITE = {
     *("copy_", "zero_", "fill_", "set_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "log_normal_"),
-    *("cauchy_", "geometric_"),
+    *("cauchy_", "geometric_", "_foreach_zero_", "_foreach_copy_"),
 }
 """Nothing is left of what such a function finds in its first argument."""
 _FRESH = {
@@ -281,7 +281,7 @@ def _written_by(function: Function, name: str, args: tuple[Any, ...], kwargs: di
     if "out" in kwargs:
         return [*_tensors(kwargs["out"])]
     in_place = name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")) or _sets_data(function, name)
-    return [*_tensors(args[0])] if in_place and args else []
+    return [*_tensors(args[0] if args else kwargs.get("tensor"))] if in_place else []
 
 
 def _sets_data(function: Any, name: str) -> bool:

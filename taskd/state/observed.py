@@ -74,8 +74,8 @@ class Given:
     """Names of flags that were left alone, because they guard what is done only once."""
     own: dict[str, Any] = field(default_factory=dict)
     """Values that the script's variables have to get."""
-    followed: list[Any] = field(default_factory=list)
-    """Tensors that are otherwise. Whether steps compute with them is seen then (leftover.py)."""
+    followed: dict[str, Any] = field(default_factory=dict)
+    """Tensors that are otherwise, by name. Whether steps compute with them is seen then (leftover.py)."""
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class Observed:
         """Add to what was missed what is still otherwise. Two names may stand for one object, which got both values.
         Tensors that are otherwise are given to whoever follows them."""
         unlike = [*self._unlike(things, scope, rows)]
-        given.followed = [leaf.value for _, wanted, leaf in unlike if leaf and _can_be_followed(wanted, leaf)]
+        given.followed = {name: leaf.value for name, wanted, leaf in unlike if leaf and _can_be_followed(wanted, leaf)}
         missed = {
             name
             for name, wanted, leaf in unlike

@@ -103,7 +103,7 @@ def _followed(registered: Set[int]) -> Iterator[torch.Tensor]:
 def _has_contents(tensor: torch.Tensor) -> bool:
     if strange(tensor) or not tensor.numel() or torch.nn.parameter.is_lazy(tensor):
         return False
-    return bool(tensor.untyped_storage().nbytes())  # it may have been freed for a while
+    return memory_of(tensor) != 0  # it may have been freed for a while
 
 
 # ---- names ------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def name_of(value: Any, depth: int = 3) -> str:
         if issubclass(kind, dict):
             found = _in_dict(holder, value, depth)
         elif kind in (list, tuple, deque, set):
-            found = _of_function(holder) or name_of(holder, depth - 1)
+            found = (_of_function(holder) if kind is tuple else "") or name_of(holder, depth - 1)
         elif kind is CellType:
             rows = [one for one in gc.get_referrers(holder) if type(one) is tuple]
             found = next((name for one in rows if (name := _of_function(one))), "")

@@ -203,7 +203,7 @@ class Counting:
         self._hands_on(closely=True, again=True)
         if self._doubts.sentence:  # a look has failed, perhaps half-way
             self._refuse(self._doubts.sentence)
-        self._check_what_was_put()
+        self._check_what_was_put(goes_on)
         self._doubt(DOUBTFUL, look(WHAT, variables.doubtful, self._local.known()) or [])
         if used := look(WHAT, variables.doubtful, self._local.known(), True):
             self._refuse(DOUBTFUL.format(names=listed(used)))
@@ -216,15 +216,16 @@ class Counting:
             speaks = settled.alone or rank == next(other for other, lacks in enumerate(lacking) if lacks)
             if settled.refused and speaks:
                 self._refuse(UNKNOWN.format(names=listed(settled.refused), number=number - 1))
-            self._check_what_was_put()
+            self._check_what_was_put(goes_on)
             if settled.unsure and not settled.refused:
                 self._registered.warn([UNSURE.format(names=listed(settled.unsure), number=number)])
         self.restored = False
 
-    def _check_what_was_put(self) -> None:
+    def _check_what_was_put(self, goes_on: bool) -> None:
+        """`goes_on`: this is the loop's end. There is no step any more in which leftovers could be followed."""
         given = self._variables.others.given
-        if given.missed:
-            self._refuse(UNFIT.format(names=listed(given.missed)))
+        if missed := [*given.missed, *(given.followed if goes_on else ())]:
+            self._refuse(UNFIT.format(names=listed(missed)))
         self._doubt(GUARDS, given.left)
 
     def _tell(self, lacks: bool, goes_on: bool = False) -> tuple[list[bool], int]:

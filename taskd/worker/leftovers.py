@@ -27,12 +27,9 @@ import torch
 
 from taskd.state import leftover
 from taskd.state.coverage import listed
-from taskd.state.held import leaves_of
 from taskd.state.leftover import memory_of
-from taskd.state.places import space_of
-from taskd.state.shards import shard_of
-from taskd.state.unaccounted import name_of, reached
-from taskd.state.variables import seen_to
+from taskd.state.unaccounted import name_of
+from taskd.worker.accounted import Accounted
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
@@ -52,6 +49,10 @@ _SOMEWHERE = "a tensor"
 _OURS = str(Path(__file__).parents[1])
 _TORCHS = str(Path(torch.__file__).parent)
 _FOLLOWS = (leftover.__file__, __file__)
+_WRAPPERS = tuple(str(Path(__file__).with_name(name)) for name in ("patches.py", "following.py"))
+"""They call what the script has called."""
+_NAMED = 3
+"""After each repair at most so many are named: to find a name takes long."""
 _IN_THE_LOOP = (StepState.LOOP, StepState.BODY, StepState.UPDATING, StepState.APPLIED)
 
 
@@ -63,6 +64,7 @@ class Leftovers:
     ) -> None:
         """`refuse` makes all ranks start over and never returns."""
         self._registered, self._repair, self._step, self._refuse = registered, repair, step, refuse
+        self._accounted = Accounted(registered)
         self._began: int | None = None
         """The step that this process was given first."""
         self._noted = False
@@ -92,20 +94,21 @@ class Leftovers:
         is_new = self._began is None
         if self._began is None:
             self._began = number
-            doubts.look(WHAT, lambda: census.note(self._memory()))
+            doubts.look(WHAT, lambda: census.note(self._accounted.memory()))
         if repaired and not doubts.look(WHAT, self._follow, taskds, is_new):
             self._refuse(doubts.sentence)
         if not self._noted and number > self._began:
             self._noted = True
-            doubts.look(WHAT, lambda: census.note(self._memory()))
+            doubts.look(WHAT, lambda: census.note(self._accounted.memory()))
         if self._follows:
             leftover.begin()
             leftover.release(feed.tensors())
             self._hear()
 
     def body_begins(self) -> None:
-        """Note that the script has entered the step."""
+        """Note that the script has entered the step. A newcomer may have got its values only now."""
         self._entered = True
+        self._follow_what_is_otherwise()
 
     def backward_begins(self, given: Any) -> None:
         """Note that gradients are about to be computed, with what was `given` for it."""
@@ -140,7 +143,7 @@ class Leftovers:
 
     def holds(self, tensors: list[torch.Tensor]) -> bool:
         """See leftover.Judge."""
-        own = self._memory()
+        own = self._accounted.memory()
         return any(memory_of(one) in own for one in tensors)
 
     def reaches_weights(self) -> None:
@@ -167,7 +170,8 @@ class Leftovers:
 
     def is_used(self, tensor: torch.Tensor) -> None:
         """See leftover.Judge."""
-        self._names[id(tensor)] = name_of(tensor)
+        if len(self._names) < _NAMED:
+            self._names[id(tensor)] = name_of(tensor)
 
     def _used(self) -> str:
         return listed({self._names.get(at) or _SOMEWHERE for at in leftover.used()} or {_SOMEWHERE})
@@ -189,45 +193,27 @@ class Leftovers:
     def _follow(self, taskds: tuple[Any, ...], is_new: bool) -> bool:
         """Follow what nobody accounts for from now on. Return whether that was possible. `is_new`: this is a newcomer,
         which has made all itself, and follows only what its predecessor had otherwise."""
-        registered = self._registered
-        left = [] if is_new else registered.census.left(self._memory(), self._accounted(taskds))
-        left += [one for one in registered.local.variables.others.given.followed if type(one) in leftover.KINDS]
-        leftover.follow(left, self)
-        self._follows = True
+        self._names.clear()
+        if not is_new:
+            known = self._accounted.memory() | self._accounted.given_by_states()
+            leftover.follow(self._registered.census.left(known, self._accounted.ids(taskds)), self)
+            self._follows = True
+        self._follow_what_is_otherwise()
         return True
 
-    def _memory(self) -> set[int]:
-        """Return the memory of registered tensors, of the gradients of parameters, and of optimizers' states."""
-        registered = self._registered
-        own = [one for _, one in registered.replica.tensors()]
-        own += [one.grad for one in registered.local.parameters() if one.grad is not None]
-        own += reached([*(one.state for one in registered.replica.optimizers.values())])
-        return {memory_of(shard_of(one)) for one in own} - {0}
-
-    def _accounted(self, taskds: tuple[Any, ...]) -> set[int]:
-        """Return the ids of tensors that are seen to in another way."""
-        local, replica = self._registered.local, self._registered.replica
-        kept = [one for model in replica.models.values() for one in model.modules() if _keeps_by_itself(one)]
-        own = (*local.objects.values(), *replica.others.values(), *kept)
-        found = reached([*own, *map(space_of, own), *(one.param_groups for one in replica.optimizers.values())])
-        found += reached(replica.fully_sharded.objects, ("torch.distributed",))
-        calls = self._registered.calls
-        found += reached([calls.moving, calls.reversal.copies, *taskds], ("taskd.",), {id(replica)})
-        ids = {*map(id, found)}
-        held = local.variables.held(local.known)
-        ids |= {id(leaf) for value in held.values() for leaf in leaves_of(value)}
-        return ids | seen_to(local.variables)
-
-
-def _keeps_by_itself(module: torch.nn.Module) -> bool:
-    """Whether a module gives what it keeps in a way of its own."""
-    return type(module).get_extra_state is not torch.nn.Module.get_extra_state
+    def _follow_what_is_otherwise(self) -> None:
+        """Follow what could not be given to this rank."""
+        followed = self._registered.local.variables.others.given.followed
+        if followed:
+            leftover.follow((one for one in followed.values() if type(one) in leftover.KINDS), self)
+            followed.clear()
+            self._follows = True
 
 
 def _caller() -> str:
     """Return the file of the code that has called a function of torch."""
     frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_TORCHS, *_FOLLOWS)):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_TORCHS, *_FOLLOWS, *_WRAPPERS)):
         frame = frame.f_back
     return frame.f_code.co_filename
 

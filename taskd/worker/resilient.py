@@ -84,6 +84,7 @@ def resilient(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise UsageError(SPOILT)
             with one:
                 result = function(*args, **kwargs)
+        calls.given = None
         return result
 
     return step
