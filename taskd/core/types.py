@@ -46,6 +46,7 @@ class GivenUp(Enum):
     HUNG = "hung"
     WITH_ITS_NODE = "with its node"  # a policy wants its whole node to start again
     ASKED = "asked"  # an operator wants another process for it: no fault of the rank
+    REFUSED = "refused"  # it says in a step that going on would be wrong, so all start over
 
 
 class Stage(IntEnum):

@@ -1,7 +1,7 @@
-"""Faults of a script's own code: it raises, and its process ends or waits to do the step again.
+"""Faults that a training process finds itself: its script raises, or going on would be wrong.
 
-A module of its own, since a living process with an error waits for an answer: a repair that replaces no rank, or the
-message that there will be no repair. It does NOT choose the moment (faults.py).
+A module of its own, since a living process with an error waits for an answer: a repair that replaces no rank, a start
+of all ranks, or the message that there will be no repair. It does NOT choose the moment (faults.py).
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 from taskd.core.events import Raised
 from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
+from taskd.core.words import WOULD_BE_WRONG
 from taskd.sim.setting import Setting
 from taskd.sim.worker import RAISED, SimWorker
+from taskd.sim.world import World
 
 MS = 1_000_000
 UNREPAIRED_NS = 15_000 * MS
 """If no answer to an error comes within this time, the process ends with the error."""
 ERROR = "ValueError: data"
+REFUSAL = f"{WOULD_BE_WRONG}the step computes with what no repair gives back"
 
 
 def ends(world: Setting, victim: SimWorker) -> None:
@@ -29,11 +32,24 @@ def waits(world: Setting, victim: SimWorker) -> None:
     """The error has left the step: ranks that come to the next collective wait there for this rank."""
     if victim.group is None or victim.finished:
         return
-    world.loop.tell(f"rank {victim.rank}", f"raises {ERROR}")
+    _says(world, victim, ERROR)
+
+
+def refuses(world: World, victim: SimWorker) -> None:
+    """The process finds in its step that going on would be wrong: all ranks have to start over."""
+    if victim.group is None or victim.finished:
+        return
+    world.proofs.refused()
+    _says(world, victim, REFUSAL)
+
+
+def _says(world: Setting, victim: SimWorker, words: str) -> None:
+    assert victim.group is not None
+    world.loop.tell(f"rank {victim.rank}", f"says: {words}")
     updates = victim.group.held_by(victim, world.loop.now)
     victim.group.breaks()
     victim.plan = RAISED
-    victim.hear(Raised(updates, ERROR))
+    victim.hear(Raised(updates, words))
     world.loop.after(UNREPAIRED_NS, _unanswered, victim)
 
 

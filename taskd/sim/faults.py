@@ -25,6 +25,7 @@ SECOND = 1_000_000_000
 OF_ONE = {
     "error": error_faults.ends,
     "raise": error_faults.waits,
+    "refuse": error_faults.refuses,
     "pause": lambda world, _: world.pauses.strike(),
     "still": lambda world, victim: world.stands.strike(victim),
 }

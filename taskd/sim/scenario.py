@@ -24,6 +24,7 @@ FAULTS = {
     "double": "a rank dies while a repair is under way",
     "error": "a rank's own code raises and its process ends with exit code 1",
     "raise": "an error leaves the step of a rank, whose process lives and waits to do it again",
+    "refuse": "a rank finds in its step that going on would be wrong: all have to start over",
     "node": "a whole node is lost, with its agent; it comes back later or never",
     "agent": "an agent's process dies; its workers start a side agent again, a launcher takes its workers along",
     "manager": "the manager dies and comes back from its journal: whole, without its last events, or empty",

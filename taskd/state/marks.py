@@ -5,6 +5,8 @@ tensor is a digest of some of its elements, taken anew when it was written to or
 count its writes, so its digest is always taken anew. It does NOT see tensors on devices: a look would have to wait for
 them. Nor does it see subclasses, which may run code of their own.
 
+A write by way of `.data` is seen only when all marks are taken anew, which is done in a repair.
+
 A tensor that a graph of gradients has made is only a result of a step, and gets no mark. Whether a mark that has
 changed matters is decided elsewhere.
 """
@@ -75,6 +77,11 @@ def mark_of(value: Any) -> bytes | None:
 def is_of_numbers(data: bytes) -> bool:
     """Whether this is the mark of a tensor or of an array."""
     return data.startswith(_NUMBERS)
+
+
+def take_anew() -> None:
+    """Take the marks of all tensors anew: writes by way of `.data` are not counted, so the last ones may be old."""
+    _seen.clear()
 
 
 def _of_tensor(tensor: torch.Tensor) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taskd.state import rng
+from taskd.state import marks, rng
 from taskd.state.carrying import Attribute
 from taskd.state.counters import Loop
 from taskd.state.graphs import Graphs
@@ -88,6 +88,7 @@ class Others:
         self.given = Given()
         if look.others is None:
             return
+        marks.take_anew()
         self._inside = self.looks_inside()
         loops = [*self.loops.asking()]
         written = Spots().union(*(_spots(at, one, one.written) for at, one in loops))

@@ -192,7 +192,8 @@ class LaunchedRepair(Repair):
             )
 
     def refuse(self, sentence: str) -> None:
-        leave_at_once(Quit(1, cut(sentence)))
+        self.orders.appeal(self.orders.core.updates, WOULD_BE_WRONG + sentence, APPEAL_SECONDS)
+        leave_at_once(Quit(1, cut(sentence)))  # nobody has answered, or another repair has begun, which knows nothing
 
     def training_begins(self) -> None:
         from taskd.comm import guard

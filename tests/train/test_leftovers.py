@@ -23,6 +23,28 @@ class Keeper:
         self.mean = torch.zeros(8)
 
 
+def trained_by_data(repair: FakeRepair) -> None:
+    """Train with an average that the loop's source shows being found, and that is written to where torch counts no
+    writes. It stands in an object whose class is not the script's."""
+    torch.manual_seed(1)
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    session = repair.session = Session(repair)
+    session.register(model=model, optimizer=optimizer)
+    kept = Keeper()
+    for step in session.steps([torch.full((4, 8), at + 1.0) for at in range(STEPS)]):
+        with step as x:
+            mean = vars(kept).get("mean")
+            if step.number == 1:
+                mean.add_(1.0)
+            mean.data.mul_(0.8).add_(x.mean(0), alpha=0.2)
+            loss = (model(x) - mean).square().mean()
+            optimizer.zero_grad()
+            repair.here(step.number, "forward")
+            loss.backward()
+            optimizer.step()
+
+
 def trained(repair: FakeRepair, uses: bool = False, extra: nn.Module | None = None) -> float:
     """Train with an average of the batches. Return what it holds at the end. `uses`: each step computes with it."""
     torch.manual_seed(1)
@@ -56,6 +78,11 @@ def test_what_no_step_computes_with_hinders_no_repair() -> None:
 def test_no_step_computes_with_what_its_first_attempt_has_left() -> None:
     with pytest.raises(Misfit, match=r"computes with what an earlier step has left in Keeper\.mean"):
         trained(FakeRepair(3, "forward"), uses=True)
+
+
+def test_writes_that_torch_does_not_count_are_seen() -> None:
+    with pytest.raises(Misfit, match="mean"):
+        trained_by_data(FakeRepair(4, "forward"))
 
 
 def test_a_newcomer_at_the_end_of_its_loop_refuses_what_nobody_could_give() -> None:

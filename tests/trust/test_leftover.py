@@ -19,6 +19,13 @@ def test_the_weights_are_right(check: Check, kind: str, place: str, at: int) -> 
     check(kind, place, at)
 
 
+def test_all_start_over_once_and_hear_why(check: Check) -> None:
+    job = check("fed back", "forward", 4)
+    said = job.wait_for_line("all ranks start over")
+    assert "was ended (going on would be wrong: the step computes with" in said, job.text
+    assert job.text.count("begin 0") == 2, job.text
+
+
 @pytest.mark.parametrize(("place", "at"), [("forward", 4), ("updated", 5)])
 @pytest.mark.parametrize("kind", HARMLESS)
 def test_what_nobody_computes_with_hinders_no_repair(check: Check, kind: str, place: str, at: int) -> None:

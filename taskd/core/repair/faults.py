@@ -5,6 +5,7 @@ Failure modes, and what follows:
 - *A fault in any stage of a repair*: the incident grows, the ladder is asked again.
 - *Ranks die before anything was trained*: others may be dying of the same cause, so the decision waits a moment.
 - *An error leaves a step, and its process lives*: a repair that replaces no rank, unless that cannot help.
+- *A rank says in a step that going on would be wrong*: all ranks start over. No repair of this rank would help.
 - *An external launcher starts ranks again*: the replaced ranks count as missing until they are back, and no longer.
 
 This module makes no decision (decider), and it does NOT find out that a rank is dead (detector, membership).
@@ -27,7 +28,7 @@ from taskd.core.repair.ladder import Loss, describe, faults
 from taskd.core.repair.placement import Rules
 from taskd.core.times import Moment
 from taskd.core.types import GivenUp, RankState, Strategy
-from taskd.core.words import asked_words, rank_words, verb
+from taskd.core.words import WOULD_BE_WRONG, asked_words, rank_words, verb
 
 
 class Faults:
@@ -57,6 +58,7 @@ class Faults:
         losses = {rank: placement.loss_of(self._members, self._members.ranks[rank]) for rank in ranks}
         incident = self._case.open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)
         incident.missing.update(ranks)
+        incident.state_lost |= any(loss.refused for loss in losses.values())
         for rank, loss in losses.items():
             incident.fallen.setdefault(rank, loss)  # keep the first death, not those of its newcomers
         done = tuple(loss for loss in losses.values() if loss.finished)
@@ -114,9 +116,13 @@ class Faults:
             self._decider.decide_soon(DecisionCause.TROUBLE, when)
 
     def raised(self, rank: int, error: str, when: Moment) -> bool:
-        """An error has left the step of this rank. Its process lives and can do the step again. Return False if this
-        alone starts no repair: then the script has to handle the error, as under any launcher."""
+        """An error has left the step of this rank. Its process lives and can do the step again, or says that going on
+        would be wrong. Return False if this alone starts no repair: then the script has to handle the error, as under
+        any launcher."""
         members, rules = self._members, self._rules
+        if error.startswith(WOULD_BE_WRONG) and rules.recover:
+            self._give_up([rank], GivenUp.REFUSED, error, "refusal", 0, when)
+            return True
         gone = members.counts[RankState.DEAD] + members.counts[RankState.LEFT]
         asked = Fault(rank, events=frozenset({Event.EXCEPTION}), words=error)
         found = answer(rules.policy, asked)

@@ -60,6 +60,11 @@ class Loss:
         return self.given_up is GivenUp.ASKED
 
     @property
+    def refused(self) -> bool:
+        """Whether the rank itself has said that going on would be wrong."""
+        return self.given_up is GivenUp.REFUSED
+
+    @property
     def left(self) -> bool:
         """Whether the rank has left by itself inside a step. The others may soon do the same."""
         return self.reason.startswith(LEFT_EARLY)
@@ -167,7 +172,8 @@ def describe(losses: tuple[Loss, ...]) -> str:
     first = losses[0]
     same = {(loss.words, loss.node) for loss in losses}
     ranks = rank_words(loss.rank for loss in losses)
-    died = verb(len(losses), "was ended", "were ended") if all(loss.asked for loss in losses) else "died"
+    lived = all(loss.asked or loss.refused for loss in losses)
+    died = verb(len(losses), "was ended", "were ended") if lived else "died"
     if len(same) == 1:
         return f"{ranks} {died} ({first.words}) on node {first.node}"
     if len({loss.words for loss in losses}) == 1:

@@ -48,7 +48,9 @@ def again(steps: int) -> str:
 
 def _who(incident: Incident) -> str:
     """The deaths that began the incident. Empty: no rank died."""
-    return describe(causes_first(incident.fallen.values())) if incident.fallen else ""
+    fallen = causes_first(incident.fallen.values())
+    began = tuple(loss for loss in fallen if not loss.refused) or fallen  # a refusal is what follows from the others
+    return describe(began) if began else ""
 
 
 def _left(incident: Incident, members: Membership, rules: Rules) -> str:
