@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if tier := config.option.tier:
         chosen = {item.nodeid for item in items if tiers.runs(item.nodeid, tier)}
         if tier == "gate":
-            chosen &= tiers.few_of_many((item.nodeid, step_of(item)) for item in items if item.nodeid in chosen)
+            chosen &= tiers.few_of_many(example(item) for item in items if item.nodeid in chosen)
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
         items[:] = [item for item in items if item.nodeid in chosen]
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
@@ -128,10 +128,10 @@ def out_of_sight() -> None:
     gc.freeze()
 
 
-def step_of(item: pytest.Item) -> int:
-    """Return N: the gate runs one in N examples of this test."""
+def example(item: pytest.Item) -> tiers.Test:
+    """Return what decides whether the gate runs this test."""
     marker = item.get_closest_marker("one_in")
-    return marker.args[0] if marker is not None else 1
+    return tiers.Test(item.nodeid, 1 if marker is None else marker.args[0], item.get_closest_marker("slow") is not None)
 
 
 # ---- two processes, and what failed in them

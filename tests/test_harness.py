@@ -156,10 +156,12 @@ def test_a_test_has_one_tier_and_a_file_one_process() -> None:
     assert tiers.tier_of("tests/core/test_table.py::test_x") == "gate"
     assert tiers.tier_of("tests/timing/test_pace.py::test_x") == "timing"
     assert [tiers.runs("tests/test_packaging.py::test_x", tier) for tier in tiers.TIERS] == [False, True, False]
-    many = [(f"a.py::test_x[{at}]", 3) for at in range(7)] + [("a.py::test_y", 1)]
+    many = [tiers.Test(f"a.py::test_x[{at}]", 3) for at in range(7)] + [tiers.Test("a.py::test_y")]
     assert tiers.few_of_many(many) == {"a.py::test_x[0]", "a.py::test_x[3]", "a.py::test_x[6]", "a.py::test_y"}
-    kills = [(f"tests/trust/test_a.py::test_x[{at}]", 1) for at in range(3)]
-    assert tiers.few_of_many(kills) == {"tests/trust/test_a.py::test_x[1]"}
+    kills = [tiers.Test(f"tests/trust/test_a.py::test_{x}[{at}]", is_slow=True) for x in "xyz" for at in range(3)]
+    assert tiers.few_of_many(kills) == {f"tests/trust/test_a.py::test_{x}[1]" for x in "xy"}
+    quick = [tiers.Test(f"tests/trust/test_a.py::test_{x}") for x in "xyz"]
+    assert tiers.few_of_many(quick) == {one.name for one in quick}
     files = ["a", "b", *tiers.SECONDS]
     assert tiers.split(files, 2) == tiers.split(reversed(files), 2)
     assert set(tiers.split(files, 2).values()) == {0, 1}

@@ -4,7 +4,8 @@ The gate (`make test`) asks whether a change is right, on any machine and in min
 what has its story in virtual time is tested by that story. Full (`make test-full`) asks again with many seeds,
 storms, thread sanitizers, all launched jobs and all network namespaces. Timing (tests/timing, `make test-timing`) asks
 how quick it is. A test is in the gate unless FULL names it. Of a test marked `one_in`, the gate runs some examples. Of
-the tests of ONE_EXAMPLE, which train and kill, it runs one. Only tests/timing may judge by a clock.
+the tests of ONE_EXAMPLE, which train and kill, it runs one, and of a file of TRUST those of two tests. Whoever changes
+what these files are about runs them whole. Only tests/timing may judge by a clock.
 
 The two processes are equal, and the split is fixed, so a test runs beside the same tests every day. The split follows
 from SECONDS, the times of the longer files on a quiet machine. A file is never split, since its fixtures are shared.
@@ -13,6 +14,7 @@ from SECONDS, the times of the longer files on a quiet machine. A file is never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 TIERS = ("gate", "full", "timing")
 TIMING = "tests/timing/"
@@ -20,6 +22,7 @@ FULL = (
     # data races: the same programs again, much slower
     "tests/rail/test_sessions.py::test_engines[races",
     "tests/rail/test_sessions.py::test_engines[memory-10",
+    "tests/rail/test_sessions.py::test_parts_of_a_session[4]",
     "tests/rail/test_parts.py::test_every_part[races]",
     "tests/native/test_sanitizers.py::test_native[races]",
     "tests/train/test_guard_sanitizers.py::test_storm_over_lanes[races",
@@ -36,7 +39,7 @@ FULL = (
     "tests/sim/test_pauses.py::test_a_rank_that_stands_without_end",
     "tests/shell/test_bench_pause.py::test_a_job",
     "tests/train/test_gpu_proof.py",
-    "tests/sim/test_seeds.py::test_fixed_seeds[1",
+    *(f"tests/sim/test_seeds.py::test_fixed_seeds[{tens}" for tens in (1, 4, 5, 7, 9)),
     "tests/sim/test_seeds.py::test_fresh_seeds",
     "tests/sim/test_broken.py::test_broken_promise_is_caught[first_report",
     "tests/sim/test_broken.py::test_broken_promise_is_caught[sleep",
@@ -82,6 +85,11 @@ FULL = (
     "tests/train/test_rail_backend.py::test_drawn_operations_equal_the_reference[4-4]",
     "tests/train/test_bench_compiled.py::test_two_jobs",
     "tests/train/test_practice.py::test_a_newcomer_compiles",
+    "tests/train/test_practice.py::test_a_standby_can",
+    "tests/train/test_samples.py::test_a_sample_heals[train_function",
+    "tests/train/test_samples.py::test_a_sample_heals[train_hsdp",
+    "tests/test_site.py::test_the_first_script_heals",
+    "tests/check/test_nodes.py::test_a_node_that_computes",
     "tests/train/test_heal.py::test_killed_in_turn_at_every_place[1",
     "tests/train/test_heal.py::test_several_at_once[t",
     "tests/train/test_heal.py::test_over_gloo",
@@ -118,6 +126,10 @@ FULL = (
     "tests/shell/test_launcher.py::test_a_worker_finds_what_it_finds_under_torchrun[options2]",
     "tests/shell/test_launcher.py::test_the_cause_is_shown",
     "tests/shell/test_torchrun.py::test_it_heals[launch]",
+    "tests/shell/test_torchrun.py::test_it_heals[module]",
+    "tests/shell/test_torchrun.py::test_with_the_manager",
+    "tests/shell/test_torchrun.py::test_the_older",
+    "tests/shell/test_torchrun.py::test_torchrun_stays_as_it_is[disabled]",
     "tests/shell/test_torchrun.py::test_on_two_nodes",
     "tests/shell/test_torchrun.py::test_two_hosts_with_the_manager_of_the_guide[given]",
     "tests/shell/test_torchrun.py::test_torchrun_stays_as_it_is[off]",
@@ -127,7 +139,12 @@ FULL = (
     "tests/shell/test_launcher.py::test_modules",
     "tests/shell/test_launcher.py::test_two_nodes[static]",
     "tests/shell/test_dropin.py::test_an_unchanged_script_under_two_torchruns[made]",
-    "tests/shell/test_launcher_ends.py::test_a_signal_reaches_the_workers[1]",
+    "tests/shell/test_launcher_ends.py::test_a_signal_reaches_the_workers[1",
+    "tests/shell/test_launcher_ends.py::test_a_spare_counts",
+    "tests/shell/test_launcher_port.py::test_jobs_that_start",
+    "tests/shell/test_hangs.py::test_who_is_waited_for_is_named_once[call]",
+    "tests/shell/test_bench_strangers.py::test_a_job_is_measured",
+    "tests/rail/test_bench_transport.py::test_ratios",
     "tests/shell/test_launcher_ends.py::test_ranks_that_communicate",
     "tests/shell/test_launcher_ends.py::test_restarts",
     "tests/shell/test_launcher_ends.py::test_a_manager_that_hangs_before",
@@ -153,91 +170,124 @@ FULL = (
 """The beginnings of the names of tests that the gate leaves out."""
 ONE_EXAMPLE = ("tests/trust/", "tests/train/test_loaders.py", "tests/train/test_moved.py")
 """The beginnings of the names of tests of which the gate runs one example: the middle one."""
+TRUST = "tests/trust/"
+"""Each file there trains one kind of script, and kills it in many ways."""
 SECONDS = {
-    "tests/shell/test_launcher_ends.py": 45,
-    "tests/shell/test_torchrun.py": 39,
-    "tests/rail/test_sessions.py": 38,
-    "tests/trust/loops/test_loops.py": 34,
-    "tests/train/test_practice.py": 27,
-    "tests/train/test_samples.py": 23,
-    "tests/sim/test_seeds.py": 22,
-    "tests/shell/test_hangs.py": 21,
-    "tests/trust/test_reckoned.py": 20,
-    "tests/trust/test_hsdp.py": 19,
-    "tests/train/test_node_loss.py": 18,
-    "tests/trust/test_counted.py": 18,
-    "tests/trust/test_handed.py": 18,
-    "tests/test_harness.py": 17,
-    "tests/train/test_heal_bad_input.py": 17,
-    "tests/scripts/test_stories.py": 15,
-    "tests/shell/test_agent_plane.py": 15,
-    "tests/train/test_errands.py": 15,
-    "tests/shell/test_handing.py": 14,
-    "tests/shell/test_launcher.py": 14,
-    "tests/shell/test_manager_restart.py": 14,
+    "tests/sim/test_seeds.py": 35,
+    "tests/shell/test_torchrun.py": 44,
+    "tests/shell/test_launcher_ends.py": 36,
+    "tests/scripts/test_stories.py": 31,
+    "tests/train/test_heal_bad_input.py": 21,
+    "tests/train/test_node_loss.py": 21,
+    "tests/shell/test_launcher.py": 20,
+    "tests/train/test_rail_backend.py": 20,
+    "tests/rail/test_sessions.py": 18,
+    "tests/shell/test_agent_plane.py": 17,
+    "tests/shell/test_manager_restart.py": 17,
+    "tests/train/test_errands.py": 17,
+    "tests/shell/test_store.py": 15,
+    "tests/rail/test_namespaces.py": 14,
+    "tests/shell/test_pause_cli.py": 14,
     "tests/shell/test_said_aloud.py": 14,
-    "tests/shell/test_worker_ends.py": 14,
-    "tests/trust/test_numbered.py": 14,
-    "tests/rail/test_namespaces.py": 13,
-    "tests/shell/test_pause_cli.py": 13,
-    "tests/sim/test_broken.py": 13,
-    "tests/test_site.py": 12,
-    "tests/train/test_heal.py": 12,
-    "tests/trust/test_found.py": 12,
-    "tests/trust/test_launcher_stopped.py": 12,
-    "tests/train/test_rail_backend.py": 11,
-    "tests/trust/proof/test_flips.py": 11,
-    "tests/trust/test_follows.py": 11,
-    "tests/shell/test_operator_cli.py": 10,
-    "tests/shell/test_store.py": 10,
+    "tests/sim/test_broken.py": 14,
+    "tests/test_harness.py": 14,
+    "tests/trust/test_launcher_stopped.py": 14,
+    "tests/shell/test_rail_cli.py": 13,
+    "tests/test_tidy.py": 13,
+    "tests/train/test_heal.py": 13,
+    "tests/train/test_pause.py": 13,
+    "tests/shell/test_handing.py": 12,
+    "tests/shell/test_hangs.py": 12,
+    "tests/comm/test_gloo_listener.py": 11,
+    "tests/rail/test_decisions.py": 11,
+    "tests/shell/test_launcher_leaves.py": 11,
+    "tests/shell/test_operator_cli.py": 11,
+    "tests/shell/test_worker_ends.py": 11,
+    "tests/train/test_session_calls.py": 11,
+    "tests/train/test_store_c10d.py": 11,
+    "tests/trust/test_hsdp.py": 11,
+    "tests/trust/test_reckoned.py": 11,
     "tests/train/test_guard_apis.py": 10,
-    "tests/train/test_pause.py": 10,
-    "tests/train/test_store_c10d.py": 10,
-    "tests/trust/loops/test_loaders.py": 10,
-    "tests/trust/test_groups.py": 10,
-    "tests/trust/test_raising.py": 10,
-    "tests/rail/test_decisions.py": 9,
-    "tests/shell/test_bench_strangers.py": 9,
-    "tests/shell/test_rail_cli.py": 9,
-    "tests/test_tidy.py": 9,
-    "tests/train/test_shards.py": 9,
-    "tests/trust/test_done.py": 9,
-    "tests/trust/test_late.py": 9,
-    "tests/trust/test_streams.py": 9,
-    "tests/trust/test_trust.py": 9,
+    "tests/train/test_samples.py": 10,
+    "tests/rail/test_fuzz.py": 9,
+    "tests/shell/test_policy_jobs.py": 9,
+    "tests/train/test_loaders.py": 9,
+    "tests/train/test_session.py": 9,
+    "tests/trust/proof/test_flips.py": 9,
     "tests/check/test_nodes.py": 8,
     "tests/comm/test_reach.py": 8,
+    "tests/shell/test_agent_bad_input.py": 8,
     "tests/shell/test_dropin.py": 8,
-    "tests/shell/test_launcher_leaves.py": 8,
+    "tests/shell/test_launcher_files.py": 8,
     "tests/train/test_forked_groups.py": 8,
-    "tests/train/test_guard_storm.py": 8,
-    "tests/train/test_loaders.py": 8,
-    "tests/train/test_session_calls.py": 8,
+    "tests/train/test_guarding.py": 8,
+    "tests/train/test_shards.py": 8,
     "tests/trust/test_behind.py": 8,
-    "tests/trust/test_kept.py": 8,
-    "tests/trust/test_resumed.py": 8,
+    "tests/trust/test_beside.py": 8,
+    "tests/trust/test_found.py": 8,
+    "tests/trust/test_leftover.py": 8,
+    "tests/trust/test_numbered.py": 8,
     "tests/check/test_job.py": 7,
-    "tests/shell/test_launcher_files.py": 7,
-    "tests/train/test_guarding.py": 7,
-    "tests/trust/test_moving.py": 7,
+    "tests/property/test_check.py": 7,
+    "tests/rail/test_collectives.py": 7,
+    "tests/shell/test_copies.py": 7,
+    "tests/sim/test_check.py": 7,
+    "tests/test_imports.py": 7,
+    "tests/trust/loops/test_loaders.py": 7,
+    "tests/trust/test_handed.py": 7,
+    "tests/trust/test_hidden.py": 7,
+    "tests/trust/test_kept.py": 7,
+    "tests/trust/test_late.py": 7,
+    "tests/trust/test_odd.py": 7,
     "tests/trust/test_parts.py": 7,
-    "tests/shell/test_copies.py": 6,
+    "tests/trust/test_phases.py": 7,
+    "tests/trust/test_resumed.py": 7,
+    "tests/native/test_sanitizers.py": 6,
+    "tests/rail/test_parts.py": 6,
+    "tests/shell/test_doctor.py": 6,
     "tests/shell/test_npu_rail.py": 6,
-    "tests/shell/test_policy_jobs.py": 6,
+    "tests/test_readme.py": 6,
     "tests/train/test_flow.py": 6,
-    "tests/train/test_guard_bad_input.py": 6,
-    "tests/train/test_session.py": 6,
-    "tests/trust/test_hidden.py": 6,
-    "tests/rail/test_fuzz.py": 5,
-    "tests/shell/test_doctor.py": 5,
-    "tests/sim/test_check.py": 5,
-    "tests/test_readme.py": 5,
-    "tests/trust/newcomer/test_newcomer.py": 5,
+    "tests/trust/loops/test_loops.py": 6,
+    "tests/trust/newcomer/test_newcomer.py": 6,
+    "tests/trust/test_counted.py": 6,
+    "tests/trust/test_done.py": 6,
+    "tests/trust/test_follows.py": 6,
+    "tests/trust/test_groups.py": 6,
+    "tests/trust/test_streams.py": 6,
+    "tests/rail/test_descriptors.py": 5,
+    "tests/shell/test_manager_door.py": 5,
+    "tests/test_site.py": 5,
+    "tests/train/test_guard_modes.py": 5,
+    "tests/train/test_guard_storm.py": 5,
+    "tests/train/test_heal_faults.py": 5,
+    "tests/trust/test_lacking.py": 5,
+    "tests/trust/test_moving.py": 5,
+    "tests/trust/test_pruned.py": 5,
+    "tests/trust/test_sums.py": 5,
+    "tests/trust/test_trust.py": 5,
+    "tests/comm/test_agreement.py": 4,
+    "tests/devices/test_watch.py": 4,
+    "tests/rail/test_reports.py": 4,
+    "tests/train/test_guard_adopt.py": 4,
+    "tests/train/test_guard_bad_input.py": 4,
+    "tests/train/test_guard_heal.py": 4,
+    "tests/trust/test_everyday.py": 4,
+    "tests/trust/test_raising.py": 4,
 }
 """The times on a quiet machine of the files that take longer than the others."""
 OTHERS_SECONDS = 2
 UNEVEN = 1.2
 """The split is called old if one process takes this many times as long as the other."""
+
+
+class Test(NamedTuple):
+    """One example of a test."""
+
+    name: str
+    one_in: int = 1
+    """The gate runs one in so many examples."""
+    is_slow: bool = False
 
 
 def tier_of(name: str) -> str:
@@ -251,19 +301,27 @@ def runs(name: str, tier: str) -> bool:
     return own == tier if tier == "timing" else TIERS.index(own) <= TIERS.index(tier)
 
 
-def few_of_many(tests: Iterable[tuple[str, int]]) -> set[str]:
-    """Return the names of the examples that the gate runs. `tests`: each example with its `one_in`, N. Of each test the
-    gate runs the first example and every Nth after it. Neighbouring examples differ in one thing. So most kinds are met
-    if N does not divide the numbers of kinds."""
-    examples: dict[str, list[tuple[str, int]]] = {}
-    for name, step in tests:
-        examples.setdefault(name.partition("[")[0], []).append((name, step))
+def few_of_many(tests: Iterable[Test]) -> set[str]:
+    """Return the names of the examples that the gate runs. Of each test it runs the first example and every Nth after
+    it. Neighbouring examples differ in one thing. So most kinds are met if N does not divide the numbers of kinds."""
+    examples: dict[str, list[Test]] = {}
+    jobs: dict[str, list[str]] = {}
+    for one in tests:
+        test = one.name.partition("[")[0]
+        if test not in examples and one.is_slow and test.startswith(TRUST):
+            jobs.setdefault(test.partition("::")[0], []).append(test)
+        examples.setdefault(test, []).append(one)
+    left_out = {test for found in jobs.values() for test in found} - {
+        found[at] for found in jobs.values() for at in (0, len(found) // 2)
+    }
     few = set[str]()
     for test, found in examples.items():
+        if test in left_out:
+            continue
         if test.startswith(ONE_EXAMPLE):
-            few.add(found[len(found) // 2][0])
+            few.add(found[len(found) // 2].name)
         else:
-            few.update(name for at, (name, step) in enumerate(found) if at % step == 0)
+            few.update(one.name for at, one in enumerate(found) if at % one.one_in == 0)
     return few
 
 

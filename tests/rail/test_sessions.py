@@ -11,8 +11,6 @@ import pytest
 from tests import sanitized
 from tests.patience import BUILD_S
 
-PARTS_SEEDS = 4
-
 
 def run(kind: str, seeds: int, which: str) -> None:
     binary = sanitized.build("rail-sessions", kind)
@@ -20,9 +18,10 @@ def run(kind: str, seeds: int, which: str) -> None:
 
 
 @pytest.mark.limit(BUILD_S)
-def test_parts_of_a_session() -> None:
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_parts_of_a_session(seeds: int) -> None:
     """They run in one thread, most of them in virtual time, so nothing can race."""
-    run("memory", PARTS_SEEDS, "parts")
+    run("memory", seeds, "parts")
 
 
 @pytest.mark.limit(BUILD_S)
