@@ -22,7 +22,7 @@ FULL = (
     # data races: the same programs again, much slower
     "tests/rail/test_sessions.py::test_engines[races",
     "tests/rail/test_sessions.py::test_engines[memory-10",
-    "tests/rail/test_sessions.py::test_parts_of_a_session[4]",
+    "tests/rail/test_sessions.py::test_parts_of_a_session[parts",
     "tests/rail/test_parts.py::test_every_part[races]",
     "tests/native/test_sanitizers.py::test_native[races]",
     "tests/train/test_guard_sanitizers.py::test_storm_over_lanes[races",
@@ -41,10 +41,14 @@ FULL = (
     "tests/train/test_gpu_proof.py",
     *(f"tests/sim/test_seeds.py::test_fixed_seeds[{tens}" for tens in (1, 4, 5, 7, 9)),
     "tests/sim/test_seeds.py::test_fresh_seeds",
+    "tests/sim/test_seeds.py::test_faults_really_strike",
     "tests/sim/test_broken.py::test_broken_promise_is_caught[first_report",
     "tests/sim/test_broken.py::test_broken_promise_is_caught[sleep",
     "tests/sim/test_broken.py::test_broken_promise_is_caught[nobody_rests",
-    "tests/scripts/test_stories.py::test_story[last_holder_hangs]",
+    *(
+        f"tests/scripts/test_stories.py::test_story[{one}]"
+        for one in ("last_holder_hangs", "slow_set_up", "pause_kill_long")
+    ),
     "tests/sim/test_broken.py::test_broken_promise_is_caught[every_fault",
     "tests/sim/test_broken.py::test_broken_machine_is_caught[restless]",
     "tests/sim/test_broken.py::test_broken_machine_is_caught[credulous agent]",
@@ -173,15 +177,15 @@ ONE_EXAMPLE = ("tests/trust/", "tests/train/test_loaders.py", "tests/train/test_
 TRUST = "tests/trust/"
 """Each file there trains one kind of script, and kills it in many ways."""
 SECONDS = {
-    "tests/sim/test_seeds.py": 35,
+    "tests/sim/test_seeds.py": 10,
     "tests/shell/test_torchrun.py": 44,
     "tests/shell/test_launcher_ends.py": 36,
-    "tests/scripts/test_stories.py": 31,
+    "tests/scripts/test_stories.py": 20,
     "tests/train/test_heal_bad_input.py": 21,
     "tests/train/test_node_loss.py": 21,
     "tests/shell/test_launcher.py": 20,
     "tests/train/test_rail_backend.py": 20,
-    "tests/rail/test_sessions.py": 18,
+    "tests/rail/test_sessions.py": 25,
     "tests/shell/test_agent_plane.py": 17,
     "tests/shell/test_manager_restart.py": 17,
     "tests/train/test_errands.py": 17,

@@ -18,10 +18,10 @@ def run(kind: str, seeds: int, which: str) -> None:
 
 
 @pytest.mark.limit(BUILD_S)
-@pytest.mark.parametrize("seeds", [1, 4])
-def test_parts_of_a_session(seeds: int) -> None:
+@pytest.mark.parametrize(("which", "seeds"), [("short", 1), ("parts", 4)])
+def test_parts_of_a_session(which: str, seeds: int) -> None:
     """They run in one thread, most of them in virtual time, so nothing can race."""
-    run("memory", seeds, "parts")
+    run("memory", seeds, which)
 
 
 @pytest.mark.limit(BUILD_S)

@@ -19,7 +19,7 @@ from taskd.sim.story import simulate
 BLOCK = 10
 FIXED = range(200)
 FRESH = 50
-THEN = tuple(kind for kind in FAULTS if kind not in ("starve", "stuck", "flip", "orphan", "still", "pause"))
+THEN = tuple(kind for kind in FAULTS if kind not in ("starve", "stuck", "flip", "orphan", "still", "pause", "refuse"))
 """The kinds of faults at that time. With another kind, a seed means another story."""
 FOUND = (
     Options(5, 1.0, 33658058218078, THEN),  # the manager comes back with half of its journal, inside a finished respawn

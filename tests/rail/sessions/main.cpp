@@ -1,7 +1,8 @@
 // Tests of sessions and the engine over real sockets. Some sockets fail on purpose. The build uses sanitizers.
 //
-// Arguments: a seed, how many seeds to run from there, and which tests: "parts" (within one thread), "engines" (the
-// others), a part of a name, or none for all. tests/rail/test_sessions.py passes them.
+// Arguments: a seed, how many seeds to run from there, and which tests: "parts" (within one thread), "short" (those of
+// them that take a second or two), "engines" (the others), a part of a name, or none for all.
+// tests/rail/test_sessions.py passes them.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -352,18 +353,10 @@ int main(int count, char** arguments) {
         {"what has come is said in time", what_has_come_is_said_in_time, false},
         {"pools are bounded together", pools_are_bounded_together, false},
         {"rails pair by network, then name, then order", rails_pair_by_network_then_name_then_order, false},
-        {"a rail that returns has its share again", a_rail_that_returns_has_its_share_again, false},
-        {"a rail that is fast again has its share again", a_rail_that_is_fast_again_has_its_share_again, false},
         {"rails that share a processor become equal", rails_that_share_a_processor_become_equal, false},
-        {"small messages use every rail", small_messages_use_every_rail, false},
-        {"a slow rail gets what it delivers", a_slow_rail_gets_what_it_delivers_and_delays_nothing, false},
         {"a silent rail costs milliseconds", a_silent_rail_costs_milliseconds, false},
-        {"and so at any moment", a_rail_that_is_silent_at_any_moment_costs_milliseconds, false},
-        {"the other side is told of a lost rail", the_other_side_is_told_of_a_lost_rail, false},
         {"a stopped process costs no rail", a_stopped_process_costs_no_rail, false},
         {"a starved process costs no rail", a_starved_process_costs_no_rail, true},
-        {"a rail that nobody hears is taken down", a_rail_that_nobody_hears_is_taken_down, false},
-        {"silence on all rails is held for a while", silence_on_all_rails_is_held_for_as_long_as_may_be, false},
         {"who has ended is not waited for", who_has_ended_is_not_waited_for, false},
         {"who lives after all loses nothing", who_lives_after_all_loses_nothing, false},
         {"silence that is over counts no more", silence_that_is_over_counts_no_more, false},
@@ -376,6 +369,16 @@ int main(int count, char** arguments) {
         {"a copy of a small message needs no room", a_copy_of_a_small_message_needs_no_room, false},
         {"a large message has no part twice", a_large_message_has_no_part_twice, false},
         {"memory that goes is written no more", memory_that_goes_is_written_no_more, false},
+    };
+    const std::vector<Test> lasting = {
+        {"a rail that returns has its share again", a_rail_that_returns_has_its_share_again, false},
+        {"a rail that is fast again has its share again", a_rail_that_is_fast_again_has_its_share_again, false},
+        {"small messages use every rail", small_messages_use_every_rail, false},
+        {"a slow rail gets what it delivers", a_slow_rail_gets_what_it_delivers_and_delays_nothing, false},
+        {"and so at any moment", a_rail_that_is_silent_at_any_moment_costs_milliseconds, false},
+        {"the other side is told of a lost rail", the_other_side_is_told_of_a_lost_rail, false},
+        {"a rail that nobody hears is taken down", a_rail_that_nobody_hears_is_taken_down, false},
+        {"silence on all rails is held for a while", silence_on_all_rails_is_held_for_as_long_as_may_be, false},
     };
     const std::vector<Test> of_engines = {
         {"strangers stay outside", strangers_stay_outside, false},
@@ -401,10 +404,13 @@ int main(int count, char** arguments) {
         {"faults change no bit", faults_change_no_bit, true},
     };
 
-    std::vector<Test> tests = which == "engines" ? std::vector<Test>{} : of_parts;
-    if (which != "parts")
+    const bool is_short = which == "short", is_parts = is_short || which == "parts", is_engines = which == "engines";
+    std::vector<Test> tests = is_engines ? std::vector<Test>{} : of_parts;
+    if (!is_short && !is_engines)
+        tests.insert(tests.end(), lasting.begin(), lasting.end());
+    if (!is_parts)
         tests.insert(tests.end(), of_engines.begin(), of_engines.end());
-    if (which != "parts" && which != "engines") {
+    if (!is_parts && !is_engines) {
         const auto is_other = [&](const Test& test) { return std::string(test.name).find(which) == std::string::npos; };
         tests.erase(std::remove_if(tests.begin(), tests.end(), is_other), tests.end());
     }
