@@ -29,7 +29,7 @@ from taskd.launch.standby import IMPORTS
 from taskd.launch.standby_process import uncollected
 from tests.ready import readable
 
-MORE = ("torch.distributed.run", "taskd.run", "taskd.launch.launcher")
+MORE = ("torch.distributed.run", "taskd.run", "taskd.launch.launcher", "taskd.worker.boot")
 """Modules that only launchers import."""
 READ_AT_IMPORT = ("OMP_", "MKL_", "LD_", "MALLOC_", "PYTHON", "TORCH_", "PYTORCH_", "ATEN_")
 SOURCES = 2

@@ -23,10 +23,7 @@ from taskd.launch.standby_process import REPLY_BYTES_MAX
 
 ENTRY = "taskd.worker.boot:begin"
 """The function that a child runs. It is only named here, not imported, so that this process stays small."""
-IMPORTS = (
-    *("torch", "numpy", "torch.distributed", "torch.utils.data", "torch._dynamo", "torch.distributed.fsdp"),
-    *("taskd.worker.session", "taskd.state.restore", "taskd.comm.rail"),
-)
+IMPORTS = ("torch", "numpy", "torch.distributed", "torch.utils.data", "torch._dynamo", "torch.distributed.fsdp")
 """torch imports torch._dynamo when the first optimizer is made: a second and a half of a newcomer's set-up."""
 READ_AT_IMPORT = (
     "OMP_",

@@ -11,7 +11,7 @@ from taskd.core.messages import Evidence
 from taskd.core.types import EvidenceKind
 from taskd.core.words import WOULD_BE_WRONG
 from taskd.sim.setting import Setting
-from taskd.sim.worker import RAISED, SimWorker
+from taskd.sim.worker import RAISED, REFUSED, SimWorker
 from taskd.sim.world import World
 
 MS = 1_000_000
@@ -32,7 +32,7 @@ def waits(world: Setting, victim: SimWorker) -> None:
     """The error has left the step: ranks that come to the next collective wait there for this rank."""
     if victim.group is None or victim.finished:
         return
-    _says(world, victim, ERROR)
+    _says(world, victim, ERROR, RAISED)
 
 
 def refuses(world: World, victim: SimWorker) -> None:
@@ -40,19 +40,19 @@ def refuses(world: World, victim: SimWorker) -> None:
     if victim.group is None or victim.finished:
         return
     world.proofs.refused()
-    _says(world, victim, REFUSAL)
+    _says(world, victim, REFUSAL, REFUSED)
 
 
-def _says(world: Setting, victim: SimWorker, words: str) -> None:
+def _says(world: Setting, victim: SimWorker, words: str, plan: str) -> None:
     assert victim.group is not None
     world.loop.tell(f"rank {victim.rank}", f"says: {words}")
     updates = victim.group.held_by(victim, world.loop.now)
     victim.group.breaks()
-    victim.plan = RAISED
+    victim.plan = plan
     victim.hear(Raised(updates, words))
-    world.loop.after(UNREPAIRED_NS, _unanswered, victim)
+    world.loop.after(UNREPAIRED_NS, _unanswered, victim, words)
 
 
-def _unanswered(victim: SimWorker) -> None:
-    if victim.plan == RAISED:
-        victim.die(1, ERROR)
+def _unanswered(victim: SimWorker, words: str) -> None:
+    if victim.plan in (RAISED, REFUSED):
+        victim.die(1, words)

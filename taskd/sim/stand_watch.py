@@ -19,7 +19,7 @@ from taskd.sim.node import SimNode
 from taskd.sim.setting import Setting
 from taskd.sim.stands import MOST_RANKS, comes
 from taskd.sim.watch import Violation
-from taskd.sim.worker import RAISED, SimWorker
+from taskd.sim.worker import RAISED, REFUSED, SimWorker
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -103,7 +103,7 @@ class StandWatch:
         self._named.update(event.ranks)
         members = self.world.crowd.current.members.values() if self.world.crowd.current is not None else ()
         standing = {worker.rank for worker in self._standing.values()}
-        standing |= {one.rank for one in members if isinstance(one, SimWorker) and one.plan == RAISED}
+        standing |= {one.rank for one in members if isinstance(one, SimWorker) and one.plan in (RAISED, REFUSED)}
         if self.world.loop.now - self._last_at < BEHIND_NS:
             return  # the news that a rank has gone on is still on its way
         if not standing or not set(event.ranks) <= standing:

@@ -16,7 +16,7 @@ from taskd.core.types import Doing, Phase
 from taskd.core.waits import digest
 from taskd.sim.crowd import Group
 from taskd.sim.model import mix
-from taskd.sim.worker import RAISED, SimWorker
+from taskd.sim.worker import RAISED, REFUSED, SimWorker
 
 MS = 1_000_000
 MOST_RANKS = 64
@@ -28,7 +28,7 @@ def seen(worker: SimWorker, now: int) -> Reading:
     if group is None or crowd.world_size > MOST_RANKS or reading.phase is Phase.PARKED:
         return reading
     comes_at = comes(group, worker.rank)
-    inside = comes_at <= now and (stand is None or stand.since >= comes_at) and worker.plan != RAISED
+    inside = comes_at <= now and (stand is None or stand.since >= comes_at) and worker.plan not in (RAISED, REFUSED)
     applied_at = group.completed_at + crowd.apply_delay_ns(worker.rank, group.done)
     mark = max(at for at in (group.completed_at, applied_at, comes_at if inside else 0) if at <= now)
     if now - mark < limits.STILL_NS:

@@ -34,6 +34,7 @@ WORK_NS = 2_000 * MS
 HELLO_AGAIN_NS = 1_000 * MS
 """A hello without acknowledgement is sent again after this time."""
 RAISED = "raised"
+REFUSED = "refused"
 """The plan of a worker whose step has raised an error: it does not continue until it parks."""
 
 
@@ -165,7 +166,7 @@ class SimWorker(Member):
             world.loop.after(rng.randint(1 * MS, 20 * MS), self._resume, self.busy, effect)
         elif isinstance(effect, Quit):
             world.loop.after(rng.randint(0, 20 * MS), self.die, effect.exit_code, effect.reason)
-        elif isinstance(effect, LetGo) and self.plan == RAISED:
+        elif isinstance(effect, LetGo) and self.plan in (RAISED, REFUSED):
             self.die(1, "no repair is made for its error")
 
     def _done(self, token: int, epoch: int, stage: Stage, ok: bool = True, reason: str = "") -> None:
@@ -247,6 +248,9 @@ class SimWorker(Member):
             self.set_up = True  # the first set-up is abandoned: the process holds no model
         if self.group is not None:
             self.group.breaks()
+        if self.plan == REFUSED:
+            self.die(1, "another repair has begun, which knows nothing of its refusal")
+            return
         delay_ns = world.between(world.scenario.park_ns)
         plan, self.plan = (self.plan, "") if self.plan in ("slow", "stuck", RAISED) else ("", self.plan)
         self._works(plan == "slow" and world.rng.random() < 0.7)

@@ -53,10 +53,15 @@ from taskd.worker.link import Link
 from taskd.worker.orders import Orders
 from taskd.worker.unled import Unled
 
+AHEAD = ("taskd.worker.session", "taskd.state.restore", "taskd.comm.rail")
+"""What a script's session imports. A newcomer is forked with it, and need not wait for it."""
+
 try:
     from taskd import _c10d
     from taskd.comm import cpu_settings, forest, guard
 
+    for _module in AHEAD:
+        importlib.import_module(_module)
     _UNFIT = ""
 except ImportError as error:
     _UNFIT = str(error)

@@ -14,6 +14,7 @@ It does NOT receive orders (orders.py) and does not detect failures (failures.py
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -192,8 +193,12 @@ class LaunchedRepair(Repair):
             )
 
     def refuse(self, sentence: str) -> None:
-        self.orders.appeal(self.orders.core.updates, WOULD_BE_WRONG + sentence, APPEAL_SECONDS)
-        leave_at_once(Quit(1, cut(sentence)))  # nobody has answered, or another repair has begun, which knows nothing
+        try:
+            here = threading.current_thread() is threading.main_thread() and not self.orders.lock.locked()
+            if here:  # else the thread that waits here may be the one that has to hear the answer
+                self.orders.appeal(self.orders.core.updates, WOULD_BE_WRONG + sentence, APPEAL_SECONDS)
+        finally:  # nobody has answered, another repair has begun, or a handler of a signal raises
+            leave_at_once(Quit(1, cut(sentence)))
 
     def training_begins(self) -> None:
         from taskd.comm import guard

@@ -133,6 +133,11 @@ class Leftovers:
         if leftover.is_left_over(value) and any(one is parameter for one in self._registered.local.parameters()):
             self.reaches_weights()
 
+    def to_be_saved(self, values: Any) -> None:
+        """Note that these are written to a file, or sent, once the step is agreed."""
+        if self._follows and leftover.among(values):
+            self.reaches_weights()
+
     def step_raised(self, error: BaseException) -> None:
         """Note that an error has left the step. Never returns if the use of a leftover has raised it."""
         of_compiler = type(error).__module__.startswith("torch._dynamo")  # a leftover cannot be compiled into a graph

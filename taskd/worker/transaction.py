@@ -211,6 +211,7 @@ class Transaction:
         """See Step.on_commit."""
         if step is not self.current:
             raise UsageError("step.on_commit() was called outside of `with step:`")
+        self.variables.leftovers.to_be_saved(values)
         self.effects.add(function, values)
 
     def leave(self, step: Step, error: BaseException | None) -> bool:

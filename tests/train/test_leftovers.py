@@ -45,8 +45,9 @@ def trained_by_data(repair: FakeRepair) -> None:
             optimizer.step()
 
 
-def trained(repair: FakeRepair, uses: bool = False, extra: nn.Module | None = None) -> float:
-    """Train with an average of the batches. Return what it holds at the end. `uses`: each step computes with it."""
+def trained(repair: FakeRepair, uses: bool = False, extra: nn.Module | None = None, saves: bool = False) -> float:
+    """Train with an average of the batches. Return what it holds at the end. `uses`: each step computes with it.
+    `saves`: each step saves it when it is agreed."""
     torch.manual_seed(1)
     model = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -58,6 +59,8 @@ def trained(repair: FakeRepair, uses: bool = False, extra: nn.Module | None = No
             mean = vars(kept.get("one")).get("mean")
             mean.mul_(0.8).add_(x.mean(0), alpha=0.2)
             loss = (model(x) - (mean if uses else 0.0)).square().mean()
+            if saves:
+                step.on_commit(lambda _: None, [mean])
             if extra is not None:
                 loss = loss + extra(x).detach().mean()
                 with torch.no_grad():
@@ -78,6 +81,11 @@ def test_what_no_step_computes_with_hinders_no_repair() -> None:
 def test_no_step_computes_with_what_its_first_attempt_has_left() -> None:
     with pytest.raises(Misfit, match=r"computes with what an earlier step has left in Keeper\.mean"):
         trained(FakeRepair(3, "forward"), uses=True)
+
+
+def test_none_is_saved_when_a_step_is_agreed() -> None:
+    with pytest.raises(Misfit, match="mean"):
+        trained(FakeRepair(3, "forward"), saves=True)
 
 
 def test_writes_that_torch_does_not_count_are_seen() -> None:

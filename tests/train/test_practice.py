@@ -97,3 +97,14 @@ def test_a_newcomer_compiles_what_a_first_process_compiles(run_python: RunPython
     first = run_python(COMMON + CHILD, env=folder)
     newcomer = run_python(COMMON + "compiling.prepare()\n" + CHILD, env=folder)
     assert "gradient" in first.stdout and first.stdout == newcomer.stdout
+
+
+def test_a_session_imports_nothing_that_a_standby_lacks(run_python: RunPython) -> None:
+    """A newcomer would wait for it."""
+    code = """
+import sys, taskd.worker.boot, taskd
+before = {*sys.modules}
+taskd.session()
+print(sorted(name for name in {*sys.modules} - before if name.startswith("taskd.")))
+"""
+    assert run_python(code).stdout == "[]\n"

@@ -55,7 +55,7 @@ class Attendance:
         """Whether every rank runs in this epoch or has ended in good order, so that nothing needs repair."""
         for record in self.members.ranks:
             report = record.report
-            runs = report is not None and (report.epoch, report.stage) == (epoch, Stage.RUNNING)
+            runs = report is not None and report.ok and (report.epoch, report.stage) == (epoch, Stage.RUNNING)
             if not (record.state is RankState.LEFT or (runs and record.state is RankState.ALIVE)):
                 return False
         return True

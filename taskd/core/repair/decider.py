@@ -95,7 +95,7 @@ class Decider:
             incident.trouble = ""
             self._job.behind.clear()
             told = notices.beginning(incident, decision, self._members, self._rules)
-            faulty = lost - {loss.rank for loss in found.losses if loss.asked}
+            faulty = lost - {loss.rank for loss in found.losses if loss.ended}
             hold_ns = self._case.restarts.hold_ns(faulty, when.now)
             self._case.attempts.begin(incident, decision, same_try or decision.strategy is waiting, told, when, hold_ns)
             started = sorted(faulty - {*self._members.in_state(RankState.DEAD)})

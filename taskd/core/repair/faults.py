@@ -122,7 +122,8 @@ class Faults:
         members, rules = self._members, self._rules
         if error.startswith(WOULD_BE_WRONG) and rules.recover:
             self._give_up([rank], GivenUp.REFUSED, error, "refusal", 0, when)
-            return True
+            incident = self._case.incident
+            return incident is None or incident.state is not IncidentState.OBSERVING
         gone = members.counts[RankState.DEAD] + members.counts[RankState.LEFT]
         asked = Fault(rank, events=frozenset({Event.EXCEPTION}), words=error)
         found = answer(rules.policy, asked)

@@ -65,6 +65,11 @@ class Loss:
         return self.given_up is GivenUp.REFUSED
 
     @property
+    def ended(self) -> bool:
+        """Whether its process was well and is ended on purpose."""
+        return self.asked or self.refused
+
+    @property
     def left(self) -> bool:
         """Whether the rank has left by itself inside a step. The others may soon do the same."""
         return self.reason.startswith(LEFT_EARLY)
@@ -129,8 +134,9 @@ def causes_first(losses: Iterable[Loss]) -> tuple[Loss, ...]:
 
 
 def faults(losses: Iterable[Loss]) -> tuple[Fault, ...]:
-    """The faults about which a policy is asked: not those of ranks that died because others had."""
-    known = tuple(loss for loss in losses if not loss.asked)
+    """The faults about which a policy is asked: not those of ranks that died because others had. What all start over
+    for is no matter of a policy, either."""
+    known = tuple(loss for loss in losses if not loss.ended)
     causes = [loss for loss in known if not loss.follows]
     return tuple(loss.fault for loss in causes or known)
 
@@ -169,11 +175,13 @@ def _give_up(now: Situation, why: str, blamed: tuple[Loss, ...]) -> Decision:
 def describe(losses: tuple[Loss, ...]) -> str:
     """Describe the losses: `rank 2 died (SIGKILL) on node a`."""
     assert losses
+    dead, ended = (tuple(loss for loss in losses if loss.ended is which) for which in (False, True))
+    if dead and ended:
+        return f"{describe(dead)}; {describe(ended)}"
     first = losses[0]
     same = {(loss.words, loss.node) for loss in losses}
     ranks = rank_words(loss.rank for loss in losses)
-    lived = all(loss.asked or loss.refused for loss in losses)
-    died = verb(len(losses), "was ended", "were ended") if lived else "died"
+    died = verb(len(losses), "was ended", "were ended") if ended else "died"
     if len(same) == 1:
         return f"{ranks} {died} ({first.words}) on node {first.node}"
     if len({loss.words for loss in losses}) == 1:

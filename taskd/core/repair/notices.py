@@ -31,7 +31,7 @@ def beginning(incident: Incident, decision: Decision, members: Membership, rules
     """The text that goes to the nodes with a repair's orders. Called before the ranks get their new seats."""
     if decision.strategy is not Strategy.RESPAWN:
         return cut(decision.reason)
-    who = _who(incident)
+    who = _who(incident, with_refusals=False)  # the decision's reason names those
     why = decision.reason.removesuffix(ALL_AGAIN)
     cause = why if who in why else f"{who}; {why}"
     curable = NO_SESSION in why or not members.trained
@@ -46,11 +46,11 @@ def again(steps: int) -> str:
     return f"{what} done again: from the script's own checkpoint if it takes one up, else from step 0."
 
 
-def _who(incident: Incident) -> str:
-    """The deaths that began the incident. Empty: no rank died."""
+def _who(incident: Incident, with_refusals: bool = True) -> str:
+    """The deaths of the incident. Empty: no rank died."""
     fallen = causes_first(incident.fallen.values())
-    began = tuple(loss for loss in fallen if not loss.refused) or fallen  # a refusal is what follows from the others
-    return describe(began) if began else ""
+    dead = tuple(loss for loss in fallen if with_refusals or not loss.refused)
+    return describe(dead) if dead else ""
 
 
 def _left(incident: Incident, members: Membership, rules: Rules) -> str:
