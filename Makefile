@@ -29,7 +29,7 @@ CXX_FILES := $(filter %.cpp %.h %.hpp,$(SOURCES))
 help:
 	@echo "make demo    train on two simulated nodes and watch taskd look after it"
 	@echo "make test    the gate: lint, then every test that a change has to pass"
-	@echo "make test-full    and those that take long: storms, many seeds, thread sanitizers, half a core"
+	@echo "make test-full    what the gate leaves out (storms, many seeds...), and the gate again with half a core"
 	@echo "make test-timing  how quick it is, on a machine that does nothing else"
 	@echo "make lint    ruff, mypy, clang-format, changing nothing"
 	@echo "make format  put the formatting right"

@@ -74,7 +74,7 @@ FOREIGN_NAMES = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--tier", choices=tiers.TIERS, help="run only what this tier asks (tests/tiers.py); else all")
+    parser.addoption("--tier", choices=tiers.TIERS, help="run only this tier's tests (tests/tiers.py); else all")
     parser.addoption("--starve", action="store_true", help="half a core for all tests together, and random pauses")
     parser.addoption("--failures", metavar="FILE", help="write the texts of all failures here, by test, as JSON")
 
@@ -106,9 +106,7 @@ STARVATION = pytest.StashKey[starve.Starvation]()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tier's tests and put the quick ones first, so that failures show early. Find each skip reason once."""
     if tier := config.option.tier:
-        chosen = {item.nodeid for item in items if tiers.runs(item.nodeid, tier)}
-        if tier == "gate":
-            chosen &= tiers.few_of_many(example(item) for item in items if item.nodeid in chosen)
+        chosen = tiers.of_tier(tier, map(example, items))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
         items[:] = [item for item in items if item.nodeid in chosen]
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)

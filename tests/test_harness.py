@@ -155,8 +155,11 @@ def test_a_process_that_dies_fails_one_test(tmp_path: Path) -> None:
 def test_a_test_has_one_tier_and_a_file_one_process() -> None:
     assert tiers.tier_of("tests/core/test_table.py::test_x") == "gate"
     assert tiers.tier_of("tests/timing/test_pace.py::test_x") == "timing"
-    assert [tiers.runs("tests/test_packaging.py::test_x", tier) for tier in tiers.TIERS] == [False, True, False]
     many = [tiers.Test(f"a.py::test_x[{at}]", 3) for at in range(7)] + [tiers.Test("a.py::test_y")]
+    more = [tiers.Test("tests/test_packaging.py::test_x"), tiers.Test("tests/timing/test_pace.py::test_x")]
+    by_tier = [tiers.of_tier(tier, many + more) for tier in tiers.TIERS]
+    assert [len(names) for names in by_tier] == [4, 5, 1]
+    assert set.union(*by_tier) == {test.name for test in many + more}
     assert tiers.few_of_many(many) == {"a.py::test_x[0]", "a.py::test_x[3]", "a.py::test_x[6]", "a.py::test_y"}
     kills = [tiers.Test(f"tests/trust/test_a.py::test_{x}[{at}]", is_slow=True) for x in "xyz" for at in range(3)]
     assert tiers.few_of_many(kills) == {f"tests/trust/test_a.py::test_{x}[1]" for x in "xy"}

@@ -1,11 +1,12 @@
 """Which tests belong to which of three tiers, and which of two processes runs them.
 
 The gate (`make test`) asks whether a change is right, on any machine and in minutes. It runs one example of everything;
-what has its story in virtual time is tested by that story. Full (`make test-full`) asks again with many seeds,
-storms, thread sanitizers, all launched jobs and all network namespaces. Timing (tests/timing, `make test-timing`) asks
-how quick it is. A test is in the gate unless FULL names it. Of a test marked `one_in`, the gate runs some examples. Of
-the tests of ONE_EXAMPLE, which train and kill, it runs one, and of a file of TRUST those of two tests. Whoever changes
-what these files are about runs them whole. Only tests/timing may judge by a clock.
+what has its story in virtual time is tested by that story. Full is what the gate leaves out: many seeds, storms, thread
+sanitizers, all launched jobs and all network namespaces; `make test-full` runs it, and then the gate's tests with half
+a core. Timing (tests/timing, `make test-timing`) asks how quick it is. A test is in the gate unless FULL names it. Of a
+test marked `one_in`, the gate runs some examples. Of the tests of ONE_EXAMPLE, which train and kill, it runs one, and
+of a file of TRUST those of two tests. Whoever changes what these files are about runs them whole. Only tests/timing may
+judge by a clock.
 
 The two processes are equal, and the split is fixed, so a test runs beside the same tests every day. The split follows
 from SECONDS, the times of the longer files on a quiet machine. A file is never split, since its fixtures are shared.
@@ -295,14 +296,19 @@ class Test(NamedTuple):
 
 
 def tier_of(name: str) -> str:
-    """Return the first of TIERS that runs the test of this name."""
+    """Return the tier to which the name of a test assigns it. Not all examples of the gate's tests are the gate's."""
     return "timing" if name.startswith(TIMING) else "full" if name.startswith(FULL) else "gate"
 
 
-def runs(name: str, tier: str) -> bool:
-    """Whether a tier runs a test. Full runs the gate's, too. Timing runs only its own, and no other tier runs those."""
-    own = tier_of(name)
-    return own == tier if tier == "timing" else TIERS.index(own) <= TIERS.index(tier)
+def of_tier(tier: str, tests: Iterable[Test]) -> set[str]:
+    """Return the names of a tier's tests. Each test belongs to one tier."""
+    by_tier: dict[str, list[Test]] = {each: [] for each in TIERS}
+    for test in tests:
+        by_tier[tier_of(test.name)].append(test)
+    if tier == "timing":
+        return {test.name for test in by_tier["timing"]}
+    few = few_of_many(by_tier["gate"])
+    return few if tier == "gate" else {test.name for test in by_tier["gate"] + by_tier["full"]} - few
 
 
 def few_of_many(tests: Iterable[Test]) -> set[str]:
