@@ -381,8 +381,8 @@ class Client(Connection):
         """End the job between two steps, on all ranks. Return when its manager has told all launchers to end."""
         if dump:
             raise UsageError(
-                "taskd has nothing that writes a checkpoint, so --dump cannot be followed: pause the job before the "
-                "step that follows the script's own checkpoint, then stop it"
+                "a last checkpoint is written before a failed job ends, not before a stop yet: pause the job before "
+                "the step that follows the script's own checkpoint, then stop it"
             )
         return self._errand("stop", "", wait_seconds, request)
 

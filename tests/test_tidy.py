@@ -23,7 +23,7 @@ LARGE_STILL: dict[str, tuple[int, int]] = {
     "taskd/agent/workers.py:Worker": (20, 20),
     "taskd/bench/hosts.py:Hosts": (21, 15),
     "taskd/bench/job.py:Job": (22, 16),
-    "taskd/core/job.py:Job": (20, 17),
+    "taskd/core/job.py:Job": (20, 16),
     "taskd/core/local.py:LocalRank": (20, 27),
     "taskd/core/records.py:NodeRecord": (20, 21),
     "taskd/core/repair/incident.py:Incident": (20, 26),

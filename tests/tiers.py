@@ -247,6 +247,7 @@ SECONDS = {
     "tests/trust/test_parts.py": 7,
     "tests/trust/test_phases.py": 7,
     "tests/trust/test_resumed.py": 7,
+    "tests/trust/test_saved.py": 7,
     "tests/native/test_sanitizers.py": 6,
     "tests/rail/test_parts.py": 6,
     "tests/shell/test_doctor.py": 6,

@@ -2,8 +2,7 @@
 
 Three commands in one table, since they differ only in what they name. The answer comes when the errand is over, or with
 the reason why nothing was done. Nothing is decided here; the facts and the sentences come from the manager. `stop` ends
-all launchers with exit code 75. Its `--dump` is refused, since taskd has nothing that writes a checkpoint: the script
-has.
+all launchers with exit code 75. Its `--dump` is refused: a last checkpoint is written only before a failed job ends.
 
 Exit codes: 0 it is done; 1 it is not, or not in time; 2 it is not possible (unknown rank or node, no spare with room,
 the first node of the job, a repair is under way, nothing runs, all ranks would start over, --dump); 3 no manager

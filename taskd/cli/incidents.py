@@ -94,8 +94,9 @@ def story(incident: dict[str, Any], colour: bool) -> str:
 
 def _outcome(incident: dict[str, Any]) -> str:
     """How the incident ended, and how many steps a start-over has lost."""
-    over = incident["outcome"] == "started over"
-    return f"started over, {lost_words(incident.get('steps_lost') or 0)}" if over else str(incident["outcome"])
+    if incident["outcome"] != "started over":
+        return str(incident["outcome"])
+    return f"started over, {lost_words(incident.get('steps_lost') or 0, incident.get('saved', False))}"
 
 
 def _attempts(count: int) -> str:

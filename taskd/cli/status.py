@@ -135,7 +135,7 @@ def _header(facts: dict[str, Any], colour: bool, limit: int) -> str:
     parts.append(table.paint(incidents, "red" if opened else "", colour))
     over = facts["incidents"].get("started_over", 0)
     if over:
-        lost = lost_words(facts["incidents"].get("steps_lost", 0))
+        lost = lost_words(facts["incidents"].get("steps_lost", 0), facts["incidents"].get("saved", False))
         text = f"all ranks started over {over} time{'' if over == 1 else 's'}, {lost}"
         parts.append(table.paint(text, "yellow", colour))
     return table.wrap(parts, " | ", limit) + "\n\n"

@@ -13,7 +13,6 @@ from taskd import log
 from taskd.config.tree import REPAIRS, Config
 
 _IDLE_STRATEGIES = {
-    "dump": "no last checkpoint is written before a job ends",
     "elastic-training": "no job goes on with fewer ranks than it began with",
 }
 _logger = log.get(__name__)

@@ -182,7 +182,7 @@ class RecoverConfig:
         STRATEGIES,
         "Strategies that may be used, in the ladder's order; exit is always the last. Ranks are repaired by "
         "recover-in-place and recover, and by both where neither is named, unless it is exit alone; retry is the "
-        "transport's own, elastic-training and dump are never chosen.",
+        "transport's own, dump writes the script's last checkpoint, elastic-training is never chosen.",
         choices=STRATEGIES,
         env=("HIGH_AVAILABILITY",),
     )

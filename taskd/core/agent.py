@@ -218,7 +218,9 @@ class Agent:
             self._pauses.answered(message)
             self._reporter.tell_pause()
         elif isinstance(message, Covered):
-            self.crew.covered(message)
+            record = self.crew.covered(message)
+            if record is not None:
+                self._reporter.tell(record)
         elif isinstance(message, Evidence):
             self.crew.told(message)
             self._reporter.witness(message)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from taskd.core import limits
 from taskd.core.counters import Counters
 from taskd.core.events import Gone, Readings, Started, StartFailed
-from taskd.core.local import LastWord, LocalCause, LocalRank
+from taskd.core.local import LastWord, LocalCause, LocalRank, Outlook
 from taskd.core.messages import Covered, Evidence, Order, Seat, StageReached, WorkerHello, WorkerLeaving
 from taskd.core.times import long_ago
 from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
@@ -124,7 +124,8 @@ class Crew:
             record = self.ranks[hello.rank] = LocalRank(hello.rank, incarnation, hello.epoch, hello.stage)
         record.pid = hello.pid
         record.epoch, record.stage = hello.epoch, hello.stage
-        record.updates, record.part, record.cover = hello.updates, hello.part, hello.cover
+        record.updates, record.part = hello.updates, hello.part
+        record.outlook = Outlook(hello.cover, hello.saves)
         record.order_told_at = None
         self._idle_since = None
         record.move(LocalCause.HELLO)
@@ -176,12 +177,17 @@ class Crew:
         record.news = True
         return record
 
-    def covered(self, said: Covered) -> None:
-        """A worker reports what a death would lead to."""
+    def covered(self, said: Covered) -> LocalRank | None:
+        """A worker reports what a death would lead to. Return it if the manager is to hear of this at once: now it can
+        write a last checkpoint."""
         record = self.ranks.get(said.rank)
-        if record is not None and record.live and record.incarnation == said.incarnation:
-            record.news |= record.cover is not said.cover
-            record.cover = said.cover
+        if record is None or not record.live or record.incarnation != said.incarnation:
+            return None
+        could = record.outlook.saves
+        news = Outlook(said.cover, said.saves), said.part
+        record.news |= (record.outlook, record.part) != news
+        record.outlook, record.part = news
+        return record if said.saves > could else None
 
     def started(self, event: Started, epoch: int) -> LocalRank | None:
         """A process was started: as ordered, or (the very first start) by the launcher itself."""

@@ -147,6 +147,13 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """Write the last checkpoint if the order names this rank as one of its savers."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """Go on with the step that follows the agreed updates."""
 
@@ -169,4 +176,4 @@ class Quit:
     reason: str
 
 
-WorkerEffect = Reach | Park | Rebuild | Restore | Resume | LetGo | Quit
+WorkerEffect = Reach | Park | Rebuild | Restore | Save | Resume | LetGo | Quit

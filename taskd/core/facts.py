@@ -41,8 +41,9 @@ def of_job(
         "incidents": {
             "known": len(case.history) + len(rails.incidents.history) + under_way,
             "open": under_way,
-            "started_over": job.restarts,  # how often all ranks began anew
-            "steps_lost": job.steps_lost,  # steps that were seen to be done before these restarts
+            "started_over": job.starts_over.times,  # how often all ranks began anew
+            "steps_lost": job.starts_over.steps_lost,  # steps that were seen to be done before these restarts
+            "saved": job.starts_over.saved,  # their steps in the last checkpoint do not count
         },
         "stage": None if attempt is None else attempt.state.value,
         "counters": dict(sorted(counters.by_reason.items())),

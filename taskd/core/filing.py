@@ -71,6 +71,8 @@ class Filing:
                 and report.updates == last.updates
                 and report.ok == last.ok
                 and report.pid == last.pid
+                and report.saves is last.saves
+                and report.part == last.part
             ):
                 if report.step > last.step:
                     self._members.went_on(node, report, now)

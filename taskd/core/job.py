@@ -24,6 +24,7 @@ from taskd.core.membership import Membership
 from taskd.core.messages import Order, Stop, ToAgent
 from taskd.core.parts import Parts
 from taskd.core.records import NodeRecord, NodeState, RankRecord
+from taskd.core.starts_over import StartsOver
 from taskd.core.types import RankState, Stage, StopKind
 from taskd.core.words import cut
 
@@ -37,8 +38,7 @@ class Job:
         self.epoch = 1
         self.incident = 0  # number of the open incident; 0: none
         self.incidents = 0  # how many incidents there were
-        self.restarts = 0  # how often all ranks were started over
-        self.steps_lost = 0  # the steps that were seen to be done before these restarts, together
+        self.starts_over = StartsOver()
         self.order: Order | None = None
         self.behind: set[int] = set()  # ranks that have yet to follow the order in force, outside a repair
         self.over: Stop | None = None
@@ -76,10 +76,9 @@ class Job:
         self.incidents += 1
         return self.incidents
 
-    def start_over(self, steps: int) -> None:
-        """All ranks begin anew. `steps`: how many steps were done until now."""
-        self.restarts += 1
-        self.steps_lost += steps
+    def start_over(self, steps: int, saved: int) -> None:
+        """All ranks begin anew: see StartsOver.count."""
+        self.starts_over.count(steps, saved)
         self.members.reached = 0
         self.journal.append(Reached(steps))
 

@@ -342,6 +342,7 @@ LONGEST_STAGE_NS = 1_800 * SECOND
 operation. Three of the job's own steps are allowed even if they take longer."""
 DEADLINE_REBUILD_NS = 30 * SECOND
 DEADLINE_RESTORE_NS = 120 * SECOND
+DEADLINE_SAVE_NS = 120 * SECOND
 DEADLINE_RESUME_NS = 30 * SECOND
 DEADLINE_REDO_NS = 300 * SECOND
 """The first step after a repair may take as long as any step. It only closes the record."""

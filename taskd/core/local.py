@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import NamedTuple
 
 from taskd.core.messages import Order, RankReport
 from taskd.core.table import Table
@@ -44,6 +45,16 @@ LOCAL = Table(
 )
 
 
+class Outlook(NamedTuple):
+    """What the rank's process has said of a death in its job."""
+
+    cover: Cover = Cover.UNKNOWN
+    saves: bool = False  # it can write a last checkpoint
+
+
+NOTHING_KNOWN = Outlook()
+
+
 @dataclass(slots=True)
 class RailsAnswer:
     """The rail orders that one rank has been sent and has answered."""
@@ -78,7 +89,7 @@ class LocalRank:
     reason: str = ""
     updates: int = -1
     part: int = 0
-    cover: Cover = Cover.UNKNOWN
+    outlook: Outlook = NOTHING_KNOWN
     ok: bool = True
     acknowledged: bool = False  # the manager knows this incarnation
     refused: bool = False  # the manager does not take it, as things stand
@@ -150,5 +161,6 @@ class LocalRank:
             rail_words=self.rails.words,
             work=self.work,
             part=self.part,
-            cover=self.cover,
+            cover=self.outlook.cover,
+            saves=self.outlook.saves,
         )

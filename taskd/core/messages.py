@@ -75,6 +75,7 @@ class WorkerHello:
     part: Part = 0
     cover: Cover = Cover.UNKNOWN
     device: Name = ""  # the number or the id of the device at its place; empty: none
+    saves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Covered:
     rank: RankId
     incarnation: Incarnation
     cover: Cover
+    saves: bool = False  # it holds a state, and its script has a function that writes the last checkpoint
+    part: Part = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +218,7 @@ class RankReport:  # large: a message has as many fields as it tells
     work: Count = 0  # grows while its process uses the processor or moves bytes; 0: not measured
     part: Part = 0
     cover: Cover = Cover.UNKNOWN
+    saves: bool = False  # it can write the last checkpoint
 
     @property
     def steps_done(self) -> int:
@@ -372,6 +376,7 @@ class Order:
     Stage PARKED: give up the step and wait; each node starts those of its seats that do not run yet.
     Stage REBUILT: make the communicators of this epoch. Stage RESTORED: bring your state to `updates`, by `fetches`.
     Stage RUNNING: go on from there (after a repair), or only: this is the membership (no repair under way).
+    Stage SAVED: no repair follows in this epoch. The `savers` write the last checkpoint after `updates`.
     """
 
     term: Count
@@ -382,6 +387,7 @@ class Order:
     seats: Annotated[tuple[Seat, ...], AtMost(limits.MAX_RANKS)]  # newcomers of this epoch, and ranks that changed
     fetches: Annotated[tuple[Fetch, ...], AtMost(limits.MAX_RANKS)]
     reason: Text
+    savers: Annotated[tuple[RankId, ...], AtMost(limits.MAX_RANKS)] = ()
 
     @property
     def fresh(self) -> bool:

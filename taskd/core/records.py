@@ -229,6 +229,17 @@ class RankRecord:
         return self.report.cover if self.report is not None else Cover.UNKNOWN
 
     @property
+    def saves(self) -> bool:
+        """Whether this rank lives and can write the last checkpoint."""
+        return self.live and self.report is not None and self.report.saves
+
+    @property
+    def part(self) -> int:
+        """The part of the model that it holds, or held when it was last heard of. 0: the whole, or not known."""
+        report = self.report or self.last
+        return report.part if report is not None else 0
+
+    @property
     def where(self) -> str:
         """The node's name, or a dash."""
         return self.node.name if self.node is not None else "-"

@@ -57,9 +57,17 @@ class Stage(IntEnum):
     REBUILT = 2  # its communicators belong to the new epoch
     RESTORED = 3  # it holds the state of the agreed step
     SETUP = 4  # nothing of this epoch's repair yet: a newcomer in its set-up, a survivor on its way to PARKED
+    SAVED = 5  # no repair follows in this epoch: one rank of each part has written the last checkpoint
 
 
-PROGRESS = {Stage.SETUP: 0, Stage.PARKED: 1, Stage.REBUILT: 2, Stage.RESTORED: 3, Stage.RUNNING: 4}
+PROGRESS = {
+    Stage.SETUP: 0,
+    Stage.PARKED: 1,
+    Stage.SAVED: 2,
+    Stage.REBUILT: 3,
+    Stage.RESTORED: 4,
+    Stage.RUNNING: 5,
+}
 """The order in which the stages of one epoch follow each other. A repair ends with RUNNING."""
 
 
@@ -241,7 +249,7 @@ class StoreStatus(IntEnum):
 
 class Strategy(Enum):
     """The ladder of strategies, from cheap to expensive. The values are the words that users write (HIGH_AVAILABILITY
-    and the like). RETRY (the transport retries by itself), SHRINK and DUMP are understood, but no decision takes them.
+    and the like). RETRY (the transport retries by itself) and SHRINK are understood, but no decision takes them.
     """
 
     OBSERVE = "observe"  # taskd does not recover this job: record, decide nothing
@@ -251,7 +259,7 @@ class Strategy(Enum):
     RESPAWN = "respawn"  # every rank starts again in place: nothing was trained yet, or no rank holds the state
     RECOVER = "recover"  # the lost ranks start on another node
     SHRINK = "elastic-training"
-    DUMP = "dump"
+    DUMP = "dump"  # survivors write the last checkpoint, before all start again or the job ends
     EXIT = "exit"
 
 

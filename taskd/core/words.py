@@ -34,6 +34,11 @@ def cut(text: str, most: int = limits.MAX_TEXT) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+def sentence(text: str) -> str:
+    """Return the text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def join(parts: Sequence[str]) -> str:
     """a, b and c."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
@@ -89,8 +94,13 @@ def asked_words(by: str) -> str:
     return f"{by} asked for it"
 
 
-def lost_words(steps: int) -> str:
-    """`9 steps lost`: what a start of all ranks from the beginning has cost, as far as was seen."""
+def lost_words(steps: int, saved: bool = False) -> str:
+    """`9 steps lost`: what a start of all ranks from the beginning has cost, as far as was seen. `saved`: the last
+    checkpoint was written before, and these steps are not in it."""
+    if saved:
+        one = steps < 2
+        which = f"that {'is' if one else 'are'} not in the last checkpoint"
+        return f"{steps or 'no'} {'step' if one else 'steps'} lost {which}"
     return f"{steps} {verb(steps, 'step', 'steps')} lost" if steps else "no finished step was seen"
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from taskd.core.counters import Counters
-from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, Save, WorkerEffect
 from taskd.core.events import Done, Raised, WorkerEvent
 from taskd.core.messages import Order, StageReached, Stop, Unmended, WorkerWelcome
 from taskd.core.table import Table
@@ -37,6 +37,8 @@ class WorkerState(Enum):
     RUNNING = auto()
     PARKING = auto()
     PARKED = auto()
+    SAVING = auto()
+    SAVED = auto()
     REBUILDING = auto()
     REBUILT = auto()
     RESTORING = auto()
@@ -51,6 +53,7 @@ class WorkerCause(Enum):
 
     PARK = auto()  # an order of a newer epoch wants a repair
     ADVANCE = auto()  # the order of this epoch wants a later stage
+    SAVE = auto()  # the order of this epoch wants the last checkpoint
     DONE = auto()  # the shell has done what was asked
     FAILED = auto()  # the shell could not
     MEMBERSHIP = auto()  # an order of a newer epoch names the members and says: go on
@@ -58,8 +61,8 @@ class WorkerCause(Enum):
 
 
 _S, _C = WorkerState, WorkerCause
-_BUSY = (_S.REBUILDING, _S.RESTORING, _S.RESUMING)
-_STAYING = (_S.PARKED, _S.REBUILT, _S.RESTORED, _S.STUCK)
+_BUSY = (_S.SAVING, _S.REBUILDING, _S.RESTORING, _S.RESUMING)
+_STAYING = (_S.PARKED, _S.SAVED, _S.REBUILT, _S.RESTORED, _S.STUCK)
 
 WORKER = Table(
     "worker",
@@ -77,7 +80,9 @@ WORKER = Table(
         (_S.PARKING, _C.MEMBERSHIP, _S.RESUMING),
         ((*_STAYING, *_BUSY), _C.PARK, _S.PARKING),
         ((*_STAYING, *_BUSY), _C.MEMBERSHIP, _S.RESUMING),
-        (_S.PARKED, _C.ADVANCE, _S.REBUILDING),
+        (_S.PARKED, _C.SAVE, _S.SAVING),
+        (_S.SAVING, _C.DONE, _S.SAVED),
+        ((_S.PARKED, _S.SAVED), _C.ADVANCE, _S.REBUILDING),
         (_S.REBUILT, _C.ADVANCE, _S.RESTORING),
         (_S.RESTORED, _C.ADVANCE, _S.RESUMING),
         (_S.REBUILDING, _C.DONE, _S.REBUILT),
@@ -90,6 +95,7 @@ WORKER = Table(
 
 _STAGE_OF = {
     _S.PARKED: Stage.PARKED,
+    _S.SAVED: Stage.SAVED,
     _S.REBUILT: Stage.REBUILT,
     _S.RESTORED: Stage.RESTORED,
     _S.RUNNING: Stage.RUNNING,
@@ -97,6 +103,7 @@ _STAGE_OF = {
 _GOAL_OF = {
     _S.SETUP: Stage.PARKED,
     _S.PARKING: Stage.PARKED,
+    _S.SAVING: Stage.SAVED,
     _S.REBUILDING: Stage.REBUILT,
     _S.RESTORING: Stage.RESTORED,
     _S.RESUMING: Stage.RUNNING,
@@ -201,7 +208,9 @@ class Worker:
             if not told:
                 return []
             return [Reach(self._said)] if self._said is not None else self._say(self.stage, True, "")
-        self._move(WorkerCause.ADVANCE)
+        self._move(WorkerCause.SAVE if order.stage is Stage.SAVED else WorkerCause.ADVANCE)
+        if self.state is WorkerState.SAVING:
+            return [Save(order)]
         if self.state is WorkerState.REBUILDING:
             return [Rebuild(order)]
         if self.state is WorkerState.RESTORING:

@@ -241,7 +241,13 @@ _PAUSE = {
     PauseKind.ASK: "tell your step and begin no other one",
     PauseKind.STAND: "stand before step {step}",
 }
-_ASKED = {Stage.PARKED: "park", Stage.REBUILT: "rebuild", Stage.RESTORED: "restore", Stage.RUNNING: "go on"}
+_ASKED = {
+    Stage.PARKED: "park",
+    Stage.SAVED: "write the last checkpoint",
+    Stage.REBUILT: "rebuild",
+    Stage.RESTORED: "restore",
+    Stage.RUNNING: "go on",
+}
 
 
 def _words(message: ToAgent) -> str:

@@ -43,6 +43,15 @@ def refuses(world: World, victim: SimWorker) -> None:
     _says(world, victim, REFUSAL, REFUSED)
 
 
+def saves(world: World, victim: SimWorker) -> None:
+    """The same. Whoever then writes the last checkpoint may fail."""
+    for other in world.workers():
+        if isinstance(other, SimWorker) and other is not victim and not other.plan:
+            other.plan = world.rng.choice(("", "", "save-fail", "save-die", "save-hang"))
+            other.harmed |= other.plan in ("save-die", "save-hang")
+    refuses(world, victim)
+
+
 def _says(world: Setting, victim: SimWorker, words: str, plan: str) -> None:
     assert victim.group is not None
     world.loop.tell(f"rank {victim.rank}", f"says: {words}")

@@ -26,6 +26,7 @@ OF_ONE = {
     "error": error_faults.ends,
     "raise": error_faults.waits,
     "refuse": error_faults.refuses,
+    "save": error_faults.saves,
     "pause": lambda world, _: world.pauses.strike(),
     "still": lambda world, victim: world.stands.strike(victim),
 }

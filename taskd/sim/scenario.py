@@ -25,6 +25,7 @@ FAULTS = {
     "error": "a rank's own code raises and its process ends with exit code 1",
     "raise": "an error leaves the step of a rank, whose process lives and waits to do it again",
     "refuse": "a rank finds in its step that going on would be wrong: all have to start over",
+    "save": "a rank finds that going on would be wrong, and the script writes a last checkpoint, or fails to",
     "node": "a whole node is lost, with its agent; it comes back later or never",
     "agent": "an agent's process dies; its workers start a side agent again, a launcher takes its workers along",
     "manager": "the manager dies and comes back from its journal: whole, without its last events, or empty",
@@ -119,6 +120,11 @@ class Scenario:
         return Cover.HEALED if self.salt % 5 else Cover.STARTS_OVER
 
     @property
+    def saves(self) -> bool:
+        """Whether the script can write a last checkpoint."""
+        return "save" in self.options.kinds and self.salt % 3 > 0
+
+    @property
     def duration_ns(self) -> int:
         """How long faults may strike."""
         return int(self.options.minutes * MINUTE)
@@ -150,7 +156,7 @@ def draw(options: Options) -> tuple[Scenario, random.Random]:
         setup_ns=_range(rng, 50 * MS, rng.choice((500, 3_000)) * MS),
         park_ns=_range(rng, 1 * MS, rng.choice((50, 1_500)) * MS),
         max_restarts=rng.choice((3, 20, 1_000)),
-        strategies=frozenset({Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER, Strategy.EXIT}),
+        strategies=frozenset({Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER, Strategy.DUMP, Strategy.EXIT}),
         faults=_faults(rng, options),
         ends=rng.random() < 0.25,
         salt=rng.getrandbits(64),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import Any, Protocol
 
-from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, Save, WorkerEffect
 from taskd.sim.model import Oracle
 from taskd.sim.starts import Starts
 
@@ -30,6 +30,7 @@ RULES = {
     "one-point": "all ranks resume from the same number of updates with the same model",
     "nothing-lost": "a repair goes on from the newest update that a member holds, or all begin anew if no member of "
     "some part of the model holds it",
+    "saved-right": "a last checkpoint holds the newest update of the survivors, and one rank of each part writes it",
     "own-part": "nobody takes the state of another part of the model",
     "same-model": "the model after n updates is that of the run without faults",
     "updates-once": "updates come one after the other: none twice, none left out, none in an old epoch",
@@ -88,6 +89,7 @@ class Watch:
         self._rebuilding: dict[int, int] = {}  # epoch -> when the first member began to rebuild
         self._stepping = 0  # the greatest key of a group that has stepped
         self._done = -1  # updates of the group that steps
+        self._saved = set[tuple[int, int]]()  # epoch and part of each last checkpoint
         self._following: dict[int, tuple[int, type]] = {}  # process -> (epoch, last effect)
         self._seen_by_agents: dict[tuple[str, int], int] = {}
 
@@ -113,6 +115,20 @@ class Watch:
         """A process takes its state from another one."""
         if holder is not None and holder.part != member.part:
             raise Violation("own-part", f"{member} fetches from {holder}, which has another part of the model")
+
+    def saves(self, epoch: int, member: Actor, updates: int) -> None:
+        """A process writes the last checkpoint."""
+        self.actions += 1
+        newest = self._newest(epoch)
+        if not member.updates == updates == newest:
+            raise Violation(
+                "saved-right",
+                f"{member} saves update {updates}, holds {member.updates}, and members parked with {newest}",
+            )
+        if (epoch, member.part) in self._saved:
+            raise Violation("saved-right", f"{member} is the second one of its part to save in epoch {epoch}")
+        self._saved.add((epoch, member.part))
+        self.holds(member)
 
     def rebuilds(self, epoch: int, member: Actor, now: int) -> None:
         """A process begins to make the communicators of an epoch."""
@@ -206,14 +222,14 @@ class Watch:
             effect, Quit | Reach | LetGo
         ):  # here no rank holds what has failed, so there is nothing to let go
             return
-        epoch = effect.order.epoch if isinstance(effect, Rebuild | Restore) else effect.epoch
+        epoch = effect.order.epoch if isinstance(effect, Rebuild | Restore | Save) else effect.epoch
         last_epoch, last = self._following.get(member.pid, (0, Resume))
         if epoch < last_epoch:
             raise Violation(
                 "epochs-grow", f"{member} is told {type(effect).__name__} of epoch {epoch} after {last_epoch}"
             )
         if not isinstance(effect, Park):
-            wanted = {Rebuild: Park, Restore: Rebuild, Resume: Restore}[type(effect)]
+            wanted = {Save: Park, Rebuild: Park, Restore: Rebuild, Resume: Restore}[type(effect)]
             if epoch != last_epoch or last is not wanted:
                 raise Violation(
                     "parked-first",

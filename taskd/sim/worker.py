@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, Save
 from taskd.core.events import Done, Reading
 from taskd.core.messages import (
     Covered,
@@ -108,6 +108,7 @@ class SimWorker(Member):
             self.core.updates,
             self.core.part,
             _cover(self),
+            saves=self.world.scenario.saves and _cover(self) is not Cover.UNKNOWN,
         )
         self.connected = self.home.core is not None
         self.home.worker_says(self, hello)
@@ -155,6 +156,9 @@ class SimWorker(Member):
             self.busy += 1
             self.pause.leaves()
             self._park(effect.epoch)
+        elif isinstance(effect, Save):
+            self.busy += 1
+            _save(self, effect.order, self.busy)
         elif isinstance(effect, Rebuild):
             self.busy += 1
             self._rebuild(effect.order)
@@ -169,7 +173,7 @@ class SimWorker(Member):
         elif isinstance(effect, LetGo) and self.plan in (RAISED, REFUSED):
             self.die(1, "no repair is made for its error")
 
-    def _done(self, token: int, epoch: int, stage: Stage, ok: bool = True, reason: str = "") -> None:
+    def done(self, token: int, epoch: int, stage: Stage, ok: bool = True, reason: str = "") -> None:
         """A command is done, or has failed: tell the state machine, and so the agent."""
         if not self.alive or token != self.busy:
             return
@@ -220,7 +224,7 @@ class SimWorker(Member):
             group.join(self)
             group.resume(self, 0)
             self.pause.resumes(0)
-            self.home.worker_says(self, Covered(self.rank, self.incarnation, _cover(self)))
+            _tell_cover(self)
         else:
             self._parked(self.busy, self.core.epoch)
 
@@ -235,7 +239,7 @@ class SimWorker(Member):
         elif choice == "is killed":
             self.die(-9, "killed in its set-up")
         elif choice == "fails":
-            self._done(self.busy, self.core.epoch, Stage.PARKED, False, "the set-up failed")
+            self.done(self.busy, self.core.epoch, Stage.PARKED, False, "the set-up failed")
         self._works(False)
 
     # ---- the stages of a repair --------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ class SimWorker(Member):
         world.watch.holds(self)
         self.parked_epoch, self.parked_at = epoch, world.loop.now
         world.watch.parks(epoch, self)
-        self._done(token, epoch, Stage.PARKED, not torn, "inside its update" if torn else "")
+        self.done(token, epoch, Stage.PARKED, not torn, "inside its update" if torn else "")
 
     def _rebuild(self, order: Order) -> None:
         """Join the epoch's rendezvous. It completes for all ranks when the last one has joined."""
@@ -293,7 +297,7 @@ class SimWorker(Member):
         elif plan == "rebuild":
             world.loop.after(
                 rng.randint(1 * MS, 50 * MS),
-                self._done,
+                self.done,
                 self.busy,
                 order.epoch,
                 Stage.REBUILT,
@@ -314,9 +318,9 @@ class SimWorker(Member):
     def _built(self, token: int, group: Group, epoch: int) -> None:
         """The communicators are ready, unless a member died meanwhile. Then some ranks notice and others wait."""
         if all(member.alive for member in group.members.values() if isinstance(member, SimWorker)):
-            self._done(token, epoch, Stage.REBUILT)
+            self.done(token, epoch, Stage.REBUILT)
         elif self.world.rng.random() < 0.5:
-            self._done(token, epoch, Stage.REBUILT, False, "a peer is gone")
+            self.done(token, epoch, Stage.REBUILT, False, "a peer is gone")
 
     def _restore(self, order: Order) -> None:
         world, rng = self.world, self.world.rng
@@ -345,7 +349,7 @@ class SimWorker(Member):
             self.begin_fresh()
         if not reason and self.updates != max(order.updates, 0):
             reason = f"holds {self.updates} updates, ordered are {order.updates}"
-        self._done(token, order.epoch, Stage.RESTORED, not reason, reason)
+        self.done(token, order.epoch, Stage.RESTORED, not reason, reason)
 
     def _resume(self, token: int, effect: Resume) -> None:
         if not self.alive or token != self.busy:
@@ -353,14 +357,14 @@ class SimWorker(Member):
         self.newcomer = False
         self.world.crowd.group(effect.epoch).resume(self, max(effect.updates, 0))
         self.pause.resumes(max(effect.updates, 0))
-        self._done(token, effect.epoch, Stage.RUNNING)
+        self.done(token, effect.epoch, Stage.RUNNING)
 
     def first_step_made(self, group: Group) -> None:
         """The first update after a repair is applied: report this, too."""
         if self.group is group and self.alive:
             self.harmed = False
             self._step(Done(group.key, Stage.RUNNING, group.done, True, ""))
-            self.home.worker_says(self, Covered(self.rank, self.incarnation, _cover(self)))
+            _tell_cover(self)
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -391,3 +395,26 @@ class SimWorker(Member):
 
 def _cover(worker: SimWorker) -> Cover:
     return worker.world.scenario.cover if worker.set_up and not worker.newcomer else Cover.UNKNOWN
+
+
+def _tell_cover(worker: SimWorker) -> None:
+    saves = worker.world.scenario.saves
+    worker.home.worker_says(worker, Covered(worker.rank, worker.incarnation, _cover(worker), saves, worker.core.part))
+
+
+def _save(worker: SimWorker, order: Order, token: int) -> None:
+    """Write the last checkpoint, if the order names this rank. That may fail, hang or be killed."""
+    if worker.rank not in order.savers:
+        worker.done(token, order.epoch, Stage.SAVED)
+        return
+    world = worker.world
+    world.watch.saves(order.epoch, worker, order.updates)
+    plan, worker.plan = (worker.plan, "") if worker.plan.startswith("save") else ("", worker.plan)
+    world.loop.tell(f"rank {worker.rank}", f"writes the last checkpoint{f' and {plan}' if plan else ''}")
+    took_ns = world.rng.randint(5 * MS, 2_000 * MS)
+    if plan == "save-die":
+        world.loop.after(took_ns, worker.die, -9, "killed while it saved")
+    elif plan == "save-fail":
+        world.loop.after(took_ns, worker.done, token, order.epoch, Stage.SAVED, False, "no space left on device")
+    elif not plan:
+        world.loop.after(took_ns, worker.done, token, order.epoch, Stage.SAVED)

@@ -21,6 +21,7 @@ _ADDED: dict[int, dict[type, tuple[tuple[int, Any], ...]]] = {
     7: {Report: ((2, 0),)},  # each rank: work
     10: {Report: ((2, 0),)},  # each rank: part
     11: {Report: ((2, 0),)},  # each rank: cover
+    16: {Report: ((2, False),)},  # each rank: saves
 }
 """By the version that added them: the index of a list field of a message, and the value that was appended to each item
 of that list."""

@@ -41,6 +41,13 @@ class Accounted:
 
     def ids(self, taskds: tuple[Any, ...]) -> set[int]:
         """Return the ids of tensors that are seen to in another way. `taskds`: objects of taskd that keep copies."""
+        variables = self._registered.local.variables
+        held = variables.held(self._registered.local.known)
+        ids = {id(leaf) for value in held.values() for leaf in leaves_of(value)}
+        return ids | self.kept(taskds) | seen_to(variables)
+
+    def kept(self, taskds: tuple[Any, ...]) -> set[int]:
+        """Return the ids of those that are put back as well, or are copies."""
         local, replica = self._registered.local, self._registered.replica
         kept = [one for model in replica.models.values() for one in model.modules() if _keeps_by_itself(one)]
         own = (*local.objects.values(), *replica.others.values(), *kept)
@@ -48,10 +55,7 @@ class Accounted:
         found += reached(replica.fully_sharded.objects, ("torch.distributed",))
         calls = self._registered.calls
         found += reached([calls.moving, calls.reversal.copies, *taskds], ("taskd.",), {id(replica)})
-        ids = {*map(id, found)}
-        held = local.variables.held(local.known)
-        ids |= {id(leaf) for value in held.values() for leaf in leaves_of(value)}
-        return ids | seen_to(local.variables)
+        return {*map(id, found)}
 
 
 def _keeps_by_itself(module: torch.nn.Module) -> bool:

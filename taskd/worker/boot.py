@@ -281,7 +281,8 @@ class _Line:
         if isinstance(message, StageReached):
             self._introduction.reached(message.epoch, message.stage, message.updates, message.part)
         elif isinstance(message, Covered):
-            self._introduction.cover = message.cover
+            self._introduction.cover, self._introduction.saves = message.cover, message.saves
+            self._introduction.part = message.part
         return self._channel.say(message)
 
     def to(self, orders: Orders) -> Any:

@@ -98,6 +98,16 @@ class Counting:
         elif self._tells_again and not early:
             self._tell(self._variables.lacks(number))
 
+    def put_back(self, number: int) -> list[str]:
+        """Set what the script counts to what it was when it got this step, on this rank alone. Return the names of what
+        nobody here knows, because this rank has not seen the end of the step before."""
+        self._look(number)
+        if not self._variables.lacks(number):
+            return []
+        own = self._doubts.look(WHAT, self._variables.tell, number) or _NOTHING
+        settled = self._doubts.look(WHAT, self._variables.hear, number, [own], 0) or Settled()
+        return sorted(settled.refused)
+
     def arrives(self, updates: int) -> None:
         """Note that this rank has come to the end of a loop, before it meets the others there."""
         if self._repair.records and not self._variables.inherited.looks and self._ended == updates - 1:

@@ -12,7 +12,7 @@ import threading
 import time
 
 from taskd import log
-from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import Park, Quit, Reach, Rebuild, Restore, Resume, Save, WorkerEffect
 from taskd.core.events import Done, WorkerEvent
 from taskd.core.types import Stage
 from taskd.core.worker import Worker
@@ -54,6 +54,8 @@ class Follower:
             self._cannot(effect.order.epoch, Stage.REBUILT)
         elif isinstance(effect, Restore):
             self._cannot(effect.order.epoch, Stage.RESTORED)
+        elif isinstance(effect, Save):
+            self._cannot(effect.order.epoch, Stage.SAVED)
         elif isinstance(effect, Resume):
             self.hear(Done(effect.epoch, Stage.RUNNING, effect.updates, True, ""))
         elif isinstance(effect, Quit):

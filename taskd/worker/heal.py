@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from taskd import log
-from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import Park, Quit, Rebuild, Restore, Resume, Save, WorkerEffect
 from taskd.core.events import Done
-from taskd.core.messages import Covered, Proof
+from taskd.core.messages import Covered, Order, Proof
 from taskd.core.types import Cover, Stage
 from taskd.core.words import WOULD_BE_WRONG, cut
 from taskd.core.worker import WorkerState
@@ -35,6 +35,8 @@ from taskd.worker.groups import Groups
 from taskd.worker.orders import Orders, leave_at_once
 from taskd.worker.together import LaunchedTogether, Together
 
+ELSEWHERE = "the script stands between two loops, or in the work between them"
+_STAGE = {Park: Stage.PARKED, Save: Stage.SAVED, Rebuild: Stage.REBUILT, Restore: Stage.RESTORED}
 APPEAL_SECONDS = 15.0
 """How long a rank that has raised an error waits for the manager's answer."""
 _logger = log.get(__name__)
@@ -81,6 +83,8 @@ class Repair:
     """Whether this rank logs what all ranks would log alike."""
     together = Together()
     """The collectives of all ranks."""
+    saving: Order | None = None
+    """The order to write the last checkpoint, until it is answered."""
     never_retry: tuple[str, ...] = ()
     """Names of the errors that the script raises on purpose: see recover.never_retry."""
 
@@ -103,9 +107,13 @@ class Repair:
         """Return the ledger of the life before, on a newcomer."""
         return None
 
-    def refuse(self, sentence: str) -> None:
-        """End this rank: it cannot go on and joins no further repair. Never returns."""
+    def refuse(self, sentence: str, in_step: bool) -> None:
+        """Report that going on would be wrong, and end this rank. Never returns. Raises StepAbandoned if all give up
+        the step and this rank is `in_step`, before its update: it may then write the last checkpoint."""
         raise Misfit(sentence)
+
+    def saved(self, trouble: str) -> None:
+        """Report that the last checkpoint is written; or the trouble, if it is not."""
 
     def training_begins(self) -> None:
         """Note that the set-up is over: its results need not be recorded any longer."""
@@ -121,8 +129,9 @@ class Repair:
         """Send the digests of units `first` to `end` of the state after `updates` updates. `every`: the number of
         updates until all units have had their turn."""
 
-    def tell_cover(self, cover: Cover) -> None:
-        """Tell the agent what a death of this rank would lead to."""
+    def tell_cover(self, cover: Cover, saves: bool, part: int) -> None:
+        """Tell the agent what a death of this rank would lead to, whether this rank can write a last checkpoint, and
+        which part of the model it holds."""
 
     def rehearsing(self) -> AbstractContextManager[None]:
         """Return a context in which operations complete on this rank alone."""
@@ -192,13 +201,23 @@ class LaunchedRepair(Repair):
                 "this rank's local state can no longer be kept, so its death would not be healed in place: %s", error
             )
 
-    def refuse(self, sentence: str) -> None:
+    def refuse(self, sentence: str, in_step: bool) -> None:
+        given_up = False
         try:
             here = threading.current_thread() is threading.main_thread() and not self.orders.lock.locked()
             if here:  # else the thread that waits here may be the one that has to hear the answer
-                self.orders.appeal(self.orders.core.updates, WOULD_BE_WRONG + sentence, APPEAL_SECONDS)
+                given_up = self.orders.appeal(self.orders.core.updates, WOULD_BE_WRONG + sentence, APPEAL_SECONDS)
         finally:  # nobody has answered, another repair has begun, or a handler of a signal raises
-            leave_at_once(Quit(1, cut(sentence)))
+            if not (given_up and in_step):
+                leave_at_once(Quit(1, cut(sentence)))
+        raise StepAbandoned(sentence)
+
+    def saved(self, trouble: str) -> None:
+        if (order := self.saving) is not None:
+            self.saving = None
+            if trouble:
+                _logger.warning("the last checkpoint cannot be written: %s", trouble)
+            self._answer(order.epoch, Stage.SAVED, order.updates, ok=not trouble, reason=cut(trouble))
 
     def training_begins(self) -> None:
         from taskd.comm import guard
@@ -238,9 +257,9 @@ class LaunchedRepair(Repair):
             )
         )
 
-    def tell_cover(self, cover: Cover) -> None:
+    def tell_cover(self, cover: Cover, saves: bool, part: int) -> None:
         core = self.orders.core
-        self._say(Covered(core.rank, core.incarnation, cover))
+        self._say(Covered(core.rank, core.incarnation, cover, saves, max(part, WHOLE)))
 
     def rehearsing(self) -> AbstractContextManager[None]:
         return self._groups.rehearsing()
@@ -251,13 +270,14 @@ class LaunchedRepair(Repair):
     # ---- a repair ---------------------------------------------------------------------------------------------
 
     def run(self, loop: Loop) -> None:
+        self.saved(ELSEWHERE)
         if self.newcomer:
-            self._parked(self.orders.core.epoch, -1, loop)
+            _parked(self.orders, self.orders.core.epoch, -1, loop)
         while True:
             effect = self.orders.next()
             try:
                 if self._follow(effect, loop):
-                    self._healed = True
+                    self._healed = self.saving is None
                     return
             except StepAbandoned:
                 continue  # a newer epoch: its Park is in the queue, or soon will be
@@ -269,7 +289,7 @@ class LaunchedRepair(Repair):
                 self._failed(effect, error)
 
     def _follow(self, effect: WorkerEffect, loop: Loop) -> bool:
-        """Carry out one effect. Return True when training goes on."""
+        """Carry out one effect. Return True when the script goes on: with training, or with the last checkpoint."""
         if isinstance(effect, Park):
             self._groups.end_operations()
             loop.operations_ended()
@@ -277,7 +297,13 @@ class LaunchedRepair(Repair):
             flaw = loop.flaw()
             if not flaw and held < 0 and not self.newcomer:  # a newcomer rightly holds nothing
                 flaw = "its update is torn"
-            self._parked(effect.epoch, -1 if flaw else held, loop, cut(flaw))
+            _parked(self.orders, effect.epoch, -1 if flaw else held, loop, cut(flaw))
+        elif isinstance(effect, Save):
+            if self.orders.core.rank in effect.order.savers:
+                loop.return_to(effect.order.updates)
+                self.saving = effect.order
+                return True
+            self._answer(effect.order.epoch, Stage.SAVED, loop.held())
         elif isinstance(effect, Rebuild):
             self._groups.rebuild(effect.order.epoch)
             self._answer(effect.order.epoch, Stage.REBUILT, loop.held())
@@ -297,13 +323,14 @@ class LaunchedRepair(Repair):
     def _answer(self, epoch: int, stage: Stage, updates: int, *, ok: bool = True, reason: str = "") -> None:
         self.orders.take(Done(epoch, stage, updates, ok, reason))
 
-    def _parked(self, epoch: int, updates: int, loop: Loop, flaw: str = "") -> None:
-        self.orders.take(Done(epoch, Stage.PARKED, updates, not flaw, flaw, max(loop.part, WHOLE)))
-
     def _failed(self, effect: WorkerEffect, error: Exception) -> None:
         _logger.warning("a stage of the repair failed: %s", error)
-        epoch = effect.order.epoch if isinstance(effect, (Rebuild, Restore)) else self.orders.core.epoch
-        stage = {Park: Stage.PARKED, Rebuild: Stage.REBUILT, Restore: Stage.RESTORED}.get(type(effect), Stage.RUNNING)
+        epoch = effect.order.epoch if isinstance(effect, (Save, Rebuild, Restore)) else self.orders.core.epoch
+        stage = _STAGE.get(type(effect), Stage.RUNNING)
         would_be_wrong = isinstance(error, UsageError) and not isinstance(error, Misfit)
         reason = (WOULD_BE_WRONG if would_be_wrong else "") + (str(error) or repr(error))
         self._answer(epoch, stage, -1, ok=False, reason=cut(reason))
+
+
+def _parked(orders: Orders, epoch: int, updates: int, loop: Loop, flaw: str = "") -> None:
+    orders.take(Done(epoch, Stage.PARKED, updates, not flaw, flaw, max(loop.part, WHOLE)))

@@ -28,6 +28,7 @@ class Introduction:
         self.updates = -1
         self.part = 0
         self.cover = Cover.UNKNOWN
+        self.saves = False
         self.descriptors = (page.fd, *records)
         self._framework = framework
         self._page = page
@@ -55,4 +56,5 @@ class Introduction:
             part=self.part,
             cover=self.cover,
             device=device_at(os.environ, self.identity.local_rank),
+            saves=self.saves,
         )

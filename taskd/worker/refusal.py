@@ -14,6 +14,7 @@ from taskd.worker import reads
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
 from taskd.worker.rehearsing import ENDS
+from taskd.worker.step_state import StepState
 from taskd.worker.transaction import Transaction
 
 RUN_AGAIN = "a newcomer runs again through what its life before has behind it"
@@ -72,14 +73,17 @@ class Refusal:
             self.refuse(f"{RUN_AGAIN}, and {sentence}: {PUT_IT}")
 
     def refuse(self, sentence: str) -> None:
-        """Make all ranks start over, because going on would be wrong. Never returns."""
+        """Make all ranks start over: going on would be wrong. Never returns. Raises StepAbandoned in a step that
+        is given up before its update; then no repair can succeed that follows."""
         _logger.warning("%s", sentence)
         self._sentence = sentence
         if self._repair.newcomer:
             self._passage.end()
             self._transaction.heal()
         self._note(self._transaction.updates - 1, sentence)
-        self._repair.refuse(sentence)
+        step, state = self._transaction.current, self._transaction.step.state
+        in_step = step is not None and step.in_body and not step.rehearsal and state is StepState.BODY
+        self._repair.refuse(sentence, in_step)
 
     def begin_anew(self) -> None:
         """Forget a noted failure: this rank does the failed step again."""

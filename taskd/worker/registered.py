@@ -9,6 +9,7 @@ It does NOT know of steps or repairs.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,6 +47,8 @@ class Registered:
         self.coverage = Coverage(self.replica, self.local.objects)
         self.calls = Calls(self.replica, repair.ordered, repair.operations, step, self.doubts)
         self.census = Census()
+        self.save: Callable[[int], Any] | None = None
+        """The script's function for the last checkpoint."""
         self._told = Cover.UNKNOWN
         self.gate = Gate(repair, self.calls.habits)
         self.calls.come_to_gate = self.gate.come
@@ -157,7 +160,8 @@ class Registered:
         cover = Cover.STARTS_OVER if starts_over else Cover.HEALED
         if cover > self._told:
             self._told = cover
-            self._repair.tell_cover(cover)
+            saves = self.save is not None and cover is Cover.HEALED
+            self._repair.tell_cover(cover, saves, self.replica.part)
 
     def warn(self, sentences: list[str]) -> None:
         """Log the sentences: as a warning on one rank, as information on the others."""

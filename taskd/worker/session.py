@@ -26,6 +26,7 @@ from taskd.worker import compiling, hooks, pausing
 from taskd.worker.between import Between
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
+from taskd.worker.last_checkpoint import LastCheckpoint
 from taskd.worker.listener import Listener
 from taskd.worker.loaders import Loaders
 from taskd.worker.newcomer import Newcomer
@@ -68,6 +69,7 @@ class Session:
             self._step, known, repair, ledger, loaders, lambda: repair.run(self._standing), lambda s: refusal.refuse(s)
         )
         self._patched = patched = Patches(loaders)
+        self._last_checkpoint = LastCheckpoint(known, repair)
         self._passage = passage = Passage(known.replica, repair, patched, lambda s: refusal.writes(s))
         self._refusal = refusal = Refusal(transaction, ledger, repair, passage)
         self._between = Between(transaction, ledger, known.local, repair, passage, known.doubts, place)
@@ -109,9 +111,13 @@ class Session:
         scheduler: Any = None,
         scaler: Any = None,
         local: dict[str, Any] | None = None,
+        last_checkpoint: Callable[[int], Any] | None = None,
         **replicated: Any,
     ) -> None:
         """Register the objects that the training changes. Each of the first four is one object, or a list or dict.
+
+        `last_checkpoint` writes a checkpoint, and gets the number of updates. It is called before all ranks start over,
+        or the job ends for good: on one rank that holds the state after that update, so it must not communicate.
 
         `replicated` objects have state_dict() and load_state_dict() and are the same on every rank. Objects in `local`
         (also tensors, dicts, lists and torch.Generators) belong to this rank alone.
@@ -120,6 +126,10 @@ class Session:
         if self._transaction.current is not None:
             raise UsageError("register() was called inside a step; register everything before the loop")
         self._registered.add(model, optimizer, scheduler, scaler, local or {}, replicated)
+        if last_checkpoint is not None:
+            if not callable(last_checkpoint):
+                raise UsageError(f"last_checkpoint is a {type(last_checkpoint).__name__}, and no function")
+            self._registered.save = last_checkpoint
 
     def steps(self, loader: Iterable[Any], *, epochs: int = 1) -> Generator[Step, None, None]:
         """Return the steps of this loop, in order. A step that was given up is yielded again. The body belongs inside
@@ -175,6 +185,9 @@ class Session:
         """Yield the steps of a loop that began after `start` updates, until all ranks have ended the loop."""
         transaction, ends, end = self._transaction, self.ends, start + len(feed)
         while len(ends) < ordinal:
+            if self._repair.saving is not None:
+                self._last_checkpoint.write(transaction, at_end=self.updates >= end)
+                continue
             owes = transaction.effects.owes(self.updates)
             if self.updates >= end and not owes:
                 transaction.variables.arrives(end)

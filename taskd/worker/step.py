@@ -33,6 +33,8 @@ class Step:
         """Whether a newcomer only rehearses: it learns what the others learned in their first step, and keeps nothing.
         """
         self.used = self.given_up = False
+        self.in_body = False
+        """Whether the script is inside of `with step:`."""
         self._transaction = transaction
 
     def on_commit(self, function: Callable[..., Any], *values: Any) -> None:
@@ -43,9 +45,11 @@ class Step:
     def __enter__(self) -> Any:
         self.used = True
         self._transaction.enter(self)
+        self.in_body = True
         return self.batch
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        self.in_body = False
         return self._transaction.leave(self, error)

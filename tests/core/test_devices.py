@@ -191,7 +191,7 @@ def test_an_event_is_told_once_and_journaled() -> None:
     assert (row["node"], row["device"], row["harm"], row["age_ms"]) == ("a", 1, "device", 300)
     (incident,) = core.incidents(62 * SECOND)
     assert (incident["kind"], incident["outcome"], incident["ranks"]) == ("device", "observed", [1])
-    assert core.facts(62 * SECOND)["incidents"] == {"known": 1, "open": 0, "started_over": 0, "steps_lost": 0}
+    assert core.facts(62 * SECOND)["incidents"]["known"] == 1
 
 
 def test_a_warning_is_no_incident_and_strange_ranks_are_nobody() -> None:

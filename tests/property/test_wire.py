@@ -140,7 +140,7 @@ def test_bounds_are_refused_on_both_sides() -> None:
 def full_report() -> Report:
     names: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(RankReport)}
     kinds = {"state": RankState.ALIVE, "acknowledged": True, "ok": True, "stage": Stage.RUNNING, "phase": Phase.BODY}
-    kinds["cover"] = Cover.HEALED
+    kinds["cover"], kinds["saves"] = Cover.HEALED, True
     names["rail_words"] = names["rail_trouble"] = names["reason"] = ""
     return Report(
         True,

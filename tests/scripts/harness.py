@@ -66,6 +66,7 @@ class World:
         self.asleep_until = -1
         self.cables: Cables | None = None
         self.cover = Cover.UNKNOWN  # what all ranks know about the effect of a death
+        self.saves = False  # whether the script can write a last checkpoint
         self.parts = 0  # the model is divided into so many; rank r has part r % parts
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0

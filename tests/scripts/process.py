@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, WorkerEffect
+from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resume, Save, WorkerEffect
 from taskd.core.events import Done, Raised, Reading, WorkerEvent
 from taskd.core.limits import MS, SECOND, STILL_NS
-from taskd.core.messages import Order, PauseOrder, Place, RailOrder, RanksEnded, Still, WorkerHello
+from taskd.core.messages import Covered, Order, PauseOrder, Place, RailOrder, RanksEnded, Still, WorkerHello
 from taskd.core.pause.guard import StepGuard
 from taskd.core.types import Doing, Phase, Stage
 from taskd.core.waits import digest
@@ -22,7 +22,21 @@ from taskd.sim.rails import RailHands
 if TYPE_CHECKING:
     from tests.scripts.harness import Node, World
 
-TAKES_NS = {"setup": 200 * MS, "park": 10 * MS, "rebuild": 5 * MS, "restore": 20 * MS, "resume": 1 * MS}
+TAKES_NS = {
+    "setup": 200 * MS,
+    "park": 10 * MS,
+    "rebuild": 5 * MS,
+    "restore": 20 * MS,
+    "resume": 1 * MS,
+    "save": 50 * MS,
+}
+REACHES = {
+    "setup": Stage.PARKED,
+    "park": Stage.PARKED,
+    "save": Stage.SAVED,
+    "rebuild": Stage.REBUILT,
+    "restore": Stage.RESTORED,
+}
 
 
 class Process:
@@ -41,7 +55,7 @@ class Process:
         self.step_ms = 100  # the step time in its page; may be longer than its steps here
         self.works_since = -1  # since when it visibly works in a long stage
         self.compiles = False
-        self.redoes = False
+        self.redoes = self.told_cover = False
         self.still: Doing | None = None  # if it stands still in its step: what its process does
         self.still_in, self.still_at = "", 0
         self.waits = False  # it waits in the step's collective for a rank that has not entered
@@ -78,6 +92,7 @@ class Process:
                     core.part,
                     world.cover,
                     str(self.rank % max(self.node.slots, 1)),
+                    self.told_cover,
                 ),
                 self,
             )
@@ -122,6 +137,10 @@ class Process:
             self.guard.leaves()
             if self.phase is not Phase.SETUP or self.updates >= 0:
                 self.begin("park", effect.epoch)
+        elif isinstance(effect, Save) and self.rank in effect.order.savers:
+            self.begin("save", effect.order.epoch)
+        elif isinstance(effect, Save):
+            self.hear(Done(effect.order.epoch, Stage.SAVED, self.updates, True, ""))
         elif isinstance(effect, Rebuild):
             self.begin("rebuild", effect.order.epoch)
         elif isinstance(effect, Restore):
@@ -139,9 +158,8 @@ class Process:
         if plan == "die":
             self.die(-9, "")
         elif plan in ("fail", "be-wrong"):
-            stage = {"setup": Stage.PARKED, "park": Stage.PARKED, "rebuild": Stage.REBUILT, "restore": Stage.RESTORED}
             words = WOULD_BE_WRONG if plan == "be-wrong" else ""
-            self.hear(Done(self.core.epoch, stage[what], self.updates, False, f"{words}the {what} failed"))
+            self.hear(Done(self.core.epoch, REACHES[what], self.updates, False, f"{words}the {what} failed"))
         elif plan.startswith(("waits:", "works:", "compiles:")):
             how, _, time = plan.partition(":")
             self.works_since = self.world.now if how != "waits" else -1
@@ -155,8 +173,8 @@ class Process:
         if what in ("setup", "park"):
             self.phase = Phase.PARKED
             self.hear(Done(epoch, Stage.PARKED, self.updates, True, "", self.part))
-        elif what == "rebuild":
-            self.hear(Done(epoch, Stage.REBUILT, self.updates, True, ""))
+        elif what in ("rebuild", "save"):
+            self.hear(Done(epoch, REACHES[what], self.updates, True, ""))
         elif what == "restore":
             assert order is not None
             self.updates = order.updates
@@ -238,6 +256,10 @@ class Process:
 
     def step_made(self) -> None:
         self.updates += 1
+        if self.world.saves and not self.told_cover:
+            self.told_cover = True
+            covered = Covered(self.rank, self.incarnation, self.world.cover, saves=True, part=self.part)
+            self.node.hear(covered, self)
         self.waits, self.progress_at = False, self.world.now
         if self.redoes:
             self.redoes = False

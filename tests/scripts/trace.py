@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskd.core.effects import LetGo, Park, Quit, Rebuild, Restore, Resume, Tell
+from taskd.core.effects import LetGo, Park, Quit, Rebuild, Restore, Resume, Save, Tell
 from taskd.core.messages import Order, PauseOrder, RailOrder, RanksEnded, Stop, Unmended
 from taskd.core.words import rank_words
 
@@ -16,6 +16,8 @@ def order_words(order: Order) -> str:
         words += f", updates {order.updates}"
     if order.seats:
         words += ", seats " + " ".join(f"{seat.rank}#{seat.incarnation}@{seat.node}" for seat in order.seats)
+    if order.savers:
+        words += ", " + " and ".join(f"{rank} saves" for rank in order.savers)
     if order.fetches:
         words += ", fetch " + " ".join(f"{fetch.source}>{fetch.rank}" for fetch in order.fetches)
     return words
@@ -46,6 +48,8 @@ def worker_effect(effect: object) -> str:
     """Return the line for what a worker has to do."""
     if isinstance(effect, Park):
         return f"parks, epoch {effect.epoch}"
+    if isinstance(effect, Save):
+        return f"hears who saves, epoch {effect.order.epoch}"
     if isinstance(effect, Rebuild):
         return f"rebuilds, epoch {effect.order.epoch}"
     if isinstance(effect, Restore):

@@ -44,7 +44,6 @@ SAYS = {  # for each name that does nothing, how its warning begins
     "taskd.python.adaptor.patch": "this import asks for the launcher of the original and does nothing",
     "plugin_dir": "plugin_dir does nothing",
     "cluster_infos": "cluster_infos does nothing",
-    "dump": "dump (environment HIGH_AVAILABILITY) does nothing",
     "elastic-training": "elastic-training (environment HIGH_AVAILABILITY) does nothing",
     "upper_limit_of_disk_in_mb": "upper_limit_of_disk_in_mb=7 does nothing",
     "MONITOR": "what is registered as MONITOR is never called",
@@ -127,10 +126,6 @@ def test_a_variable_sets_what_it_should(name: str) -> None:
 @pytest.mark.parametrize(
     ("environ", "part"),
     [
-        (
-            {"HIGH_AVAILABILITY": "recover,dump"},
-            "dump (environment HIGH_AVAILABILITY) does nothing: no last",
-        ),
         ({"HIGH_AVAILABILITY": "recover,elastic-training"}, "elastic-training (environment HIGH_AVAILABILITY) does"),
         ({"HIGH_AVAILABILITY": "retry"}, "retry (environment HIGH_AVAILABILITY) replaces no rank, so recover-in-place"),
     ],

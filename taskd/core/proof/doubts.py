@@ -50,6 +50,7 @@ class Doubts:
                 self._job.note("proof", verdict.reason, incident=0)
             return
         self.found += 1
+        self._job.starts_over.damaged |= not verdict.harmless
         why_not = self._why_not(verdict)
         if why_not:
             self._observe(verdict, f"{verdict.reason}; {why_not}: observe", when.now)

@@ -184,7 +184,7 @@ class Proofs:
     def take(self, verdict: ProofVerdict) -> None:
         """Apply a verdict, new or from the journal."""
         if verdict.finding is ProofFinding.DIFFERS and not verdict.units:
-            self._list_told = self._job.restarts
+            self._list_told = self._job.starts_over.times
             return
         layout = self._layout(verdict.layout, verdict.total)
         if verdict.finding is ProofFinding.BASE:
@@ -192,7 +192,7 @@ class Proofs:
             layout.units[:] = bytes([Unit.ALIKE]) * layout.total
         for unit in verdict.units:
             if verdict.finding is ProofFinding.DIFFERS:
-                layout.told[unit] = self._job.restarts
+                layout.told[unit] = self._job.starts_over.times
             elif unit < layout.total:
                 layout.units[unit] = Unit.EXCEPTED
 
@@ -207,7 +207,7 @@ class Proofs:
     def _judge(self, told: Told) -> ProofVerdict | None:
         """Compare these proofs, and return the first verdict about them. None: nothing (more) to report."""
         lists = {rank: (proof.layout, proof.total) for rank, proof in told.proofs.items()}
-        if len(set(lists.values())) > 1 and self._lists_alike and self._list_told != self._job.restarts:
+        if len(set(lists.values())) > 1 and self._lists_alike and self._list_told != self._job.starts_over.times:
             return self._differs(told, (0, 0), {-1: dict(lists.items())})
         usual = Counter(lists.values()).most_common(1)[0][0]
         alike = [proof for rank, proof in sorted(told.proofs.items()) if lists[rank] == usual]
@@ -227,7 +227,9 @@ class Proofs:
             return self._verdict(ProofFinding.BASE, told, usual, new, self._exceptions(layout, new))
         if new:
             return self._verdict(ProofFinding.EXCEPTED, told, usual, new, self._exceptions(layout, new))
-        differing = {unit: apart[unit] for unit in sorted(known) if layout.told.get(unit) != self._job.restarts}
+        differing = {
+            unit: apart[unit] for unit in sorted(known) if layout.told.get(unit) != self._job.starts_over.times
+        }
         if differing:
             return self._differs(told, usual, differing)
         for proof in alike:

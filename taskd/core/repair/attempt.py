@@ -7,6 +7,7 @@ no stage has to undo anything. Failure modes, and what follows:
 - *A rank refuses a stage, or misses its deadline* (waiting): the same.
 - *An attempt ends while a newcomer is still fine*: the newcomer keeps its seat and continues its set-up.
 - *No survivor holds a whole state*: the attempt ends. Only a strategy that starts all ranks again is left.
+- *The job cannot go on* (strategy DUMP): the ranks that can save their state park, and one of each part does so.
 - *The manager restarts*: stages and acknowledgements come back from the journal. Deadlines start again.
 - *No spare node*: survivors park at once. The attempt stays in PLACING until a node comes or the deadline passes.
 
@@ -46,13 +47,18 @@ class Attempt:
         self.newcomers = frozenset(self.seats)
         self.state = AttemptState.PLACING
         self.holdings = Holdings(self.ranks, self.newcomers)
-        self.waiting = Waiting(self.ranks, self.newcomers, self.fresh, self.holdings, spare_wait_ns)
+        self.waiting = Waiting(self.ranks, self.newcomers, self.fresh, self.saves, self.holdings, spare_wait_ns)
         self._step_at_resume: dict[int, int] = {}
 
     @property
     def fresh(self) -> bool:
         """Whether every rank starts again, so that no rank is parked, rebuilt or restored."""
         return self.strategy is Strategy.RESPAWN
+
+    @property
+    def saves(self) -> bool:
+        """Whether its ranks only save their state. What follows is another attempt, or the end."""
+        return self.strategy is Strategy.DUMP
 
     @property
     def stage(self) -> Stage:
@@ -71,9 +77,16 @@ class Attempt:
             self.waiting.ranks.clear()
             return
         self.waiting.begin(self.state, now)
-        if self.state is AttemptState.REBUILD:
+        if self.state in (AttemptState.REBUILD, AttemptState.SAVE):
             assert not self.fresh
             self.holdings.agree()
+        if self.state is AttemptState.SAVE and self.holdings.updates >= 0:
+            self.waiting.ranks.intersection_update(self.holdings.savers)
+
+    def followed(self, now: int) -> None:
+        """Every rank has followed: go to the next stage, or to the end."""
+        parked_to_save = self.saves and self.state is AttemptState.QUIESCE
+        self.move(AttemptCause.SAVE if parked_to_save else AttemptCause.FOLLOWED, now)
 
     # ---- what ranks say ---------------------------------------------------------------------------------------
 
@@ -93,7 +106,7 @@ class Attempt:
         if self.stage is Stage.PARKED:
             if self.holdings.parked(report):
                 self.waiting.hurry()
-        elif self.stage is not Stage.REBUILT:
+        elif self.stage in (Stage.RESTORED, Stage.RUNNING):
             self.holdings.complete.add(rank)
             self._step_at_resume[rank] = max(report.step, 0)  # -1: no step; 0: the first step is under way
         self.waiting.followed(rank, now)
@@ -124,6 +137,9 @@ class Attempt:
 
     def leave(self, report: RankReport) -> bool:
         """A rank has ended in good order. Return False if that is too early: the repair still needs the rank."""
+        if self.saves and report.rank not in self.holdings.savers:
+            self.waiting.ranks.discard(report.rank)
+            return True
         resumed = report.epoch == self.epoch and report.stage is Stage.RUNNING
         if not resumed or self.state not in (AttemptState.RESUME, AttemptState.REDO):
             return False
@@ -135,7 +151,7 @@ class Attempt:
         """Whether all survivors have parked and none holds a whole state. Waiting for newcomers is then useless."""
         if self.state is AttemptState.QUIESCE and self.waiting.ranks <= self.newcomers:
             return self.holdings.nobody()
-        return self.state is AttemptState.REBUILD and self.holdings.updates < 0
+        return self.state in (AttemptState.REBUILD, AttemptState.SAVE) and self.holdings.updates < 0
 
     # ---- orders -----------------------------------------------------------------------------------------------
 
@@ -148,6 +164,7 @@ class Attempt:
             incident=self.incident,
             updates=self.holdings.updates,
             seats=tuple(self.seats[rank] for rank in sorted(self.seats)),
-            fetches=self.holdings.fetches,
+            fetches=() if self.saves else self.holdings.fetches,
             reason=reason,
+            savers=self.holdings.savers if self.state is AttemptState.SAVE else (),
         )

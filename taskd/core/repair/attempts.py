@@ -37,6 +37,7 @@ class Progress(Enum):
 
     GOES_ON = auto()
     HEALED = auto()
+    SAVED = auto()  # the last checkpoint is written
     STATE_LOST = auto()  # all survivors have parked and none holds a whole state
 
 
@@ -80,12 +81,8 @@ class Attempts:
         """Begin an attempt: a new epoch with new seats. `told`: the text for the nodes. `same_try`: the previous
         attempt did not fail, a newer event replaced it. `hold_ns`: no rank may be started before this time is over.
         If ranks are to rest for longer, only their rest counts, and only that is said."""
-        assert self.job.epoch < limits.MAX_EPOCH
         old = self.attempt
-        self.job.next_epoch()
-        incident.attempts += 1
-        if not same_try:
-            incident.tries[decision.strategy] = incident.tries.get(decision.strategy, 0) + 1
+        self._next_epoch(incident, decision.strategy, same_try)
         avoid_home = decision.strategy is Strategy.RECOVER and Strategy.IN_PLACE in incident.exhausted
         chosen, unplaced = placement.choose_nodes(self.members, decision.strategy, avoid_home)
         fresh = decision.strategy is Strategy.RESPAWN
@@ -127,10 +124,29 @@ class Attempts:
             incident.waits_since = None
             if fresh:
                 self.members.trained = False
+                self.job.start_over(steps, incident.checkpoint.updates)
                 incident.start_over(steps, told)
-                self.job.start_over(steps)
             attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, when.at)
         self._begin_stage(attempt, incident, when.now)
+
+    def save(self, incident: Incident, same_try: bool, told: str, when: Moment) -> None:
+        """Begin an attempt in which the ranks park that can write a last checkpoint, and write it. No rank is started,
+        and the others are not waited for."""
+        seats = self._kept_seats(self.attempt, set()) if self.attempt is not None else []
+        self._next_epoch(incident, Strategy.DUMP, same_try)
+        incident.checkpoint.since = when.now
+        able = [record.rank for record in self.members.ranks if record.saves]
+        self.attempt = Attempt(incident.id, Strategy.DUMP, self.job.epoch, able, seats)
+        self._told, self.held = told, False
+        self.attempt.move(AttemptCause.PARK, when.at)
+        self._begin_stage(self.attempt, incident, when.now)
+
+    def _next_epoch(self, incident: Incident, strategy: Strategy, same_try: bool) -> None:
+        assert self.job.epoch < limits.MAX_EPOCH
+        self.job.next_epoch()
+        incident.attempts += 1
+        if not same_try:
+            incident.tries[strategy] = incident.tries.get(strategy, 0) + 1
 
     def _rest(self, incident: Incident, resting: Collection[RankRecord], now: int) -> int:
         """These ranks rest. Return for how long, and say it if people were not told yet."""
@@ -208,9 +224,9 @@ class Attempts:
                 return Progress.STATE_LOST
         while not attempt.waiting.ranks and not (self.placing or self.resting):
             incident.end_all(when.now)
-            attempt.move(AttemptCause.FOLLOWED, when.at)
+            attempt.followed(when.at)
             if self._ended(attempt):
-                return Progress.HEALED
+                return Progress.SAVED if attempt.saves else Progress.HEALED
             if attempt.state_lost:
                 return Progress.STATE_LOST
             self._begin_stage(attempt, incident, when.now)

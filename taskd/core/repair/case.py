@@ -84,12 +84,13 @@ class Case:
                 self.attempts.attempt.waiting.deadline = at  # how long the policy wants to wait is asked again
 
     def repair_ns(self, now: int) -> int:
-        """How long the repair of the open incident has taken. The time in which ranks stood for an operator does not
-        count. 0: it has not begun."""
+        """How long the repair of the open incident has taken, without the time in which ranks stood for an operator or
+        wrote the last checkpoint. 0: it has not begun."""
         incident = self.incident
         if incident is None or not incident.attempts:
             return 0
-        return now - incident.opened_at - (self._job.members.stood_ns(now) - self._stood_ns)
+        stood_ns = self._job.members.stood_ns(now) - self._stood_ns
+        return now - incident.opened_at - stood_ns - incident.checkpoint.took_ns
 
     @property
     def deciding(self) -> bool:

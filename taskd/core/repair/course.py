@@ -8,6 +8,7 @@ Failure modes, and what follows:
 - *The rest of ranks that died again and again is over*: they are started once more.
 - *All nodes are silent*: no other node could take over, so the stage gets its full time again.
 - *All survivors have parked and none holds a whole state*: the ladder is told so.
+- *The last checkpoint is written, or cannot be*: the ladder is asked once more, and not for another one.
 
 Not here: which ranks are waited for, and for how long (waiting, patience); what is done about trouble (faults,
 decider).
@@ -28,7 +29,7 @@ from taskd.core.repair.faults import Faults
 from taskd.core.repair.incident import IncidentCause
 from taskd.core.repair.stages import AttemptState
 from taskd.core.times import Moment
-from taskd.core.types import GivenUp
+from taskd.core.types import GivenUp, Strategy
 from taskd.core.words import WOULD_BE_WRONG, rank_words
 
 
@@ -51,6 +52,12 @@ class Course:
         progress = self._case.attempts.advance(incident, when)
         if progress is Progress.HEALED:
             self._mended("every rank has done its first step", when.now)
+        elif progress is Progress.SAVED:
+            updates, who = attempt.holdings.updates, rank_words(attempt.holdings.savers)
+            incident.checkpoint.updates = updates
+            self._saved("saved", f"{who} wrote the last checkpoint, after {updates} updates", when)
+        elif progress is Progress.STATE_LOST and attempt.saves:
+            self._not_saved(f"no survivor holds a whole state{attempt.holdings.why_useless}", when)
         elif progress is Progress.STATE_LOST:
             incident.state_lost = True
             self._faults.troubled("state", f"no survivor holds a whole state{attempt.holdings.why_useless}", [], when)
@@ -59,9 +66,24 @@ class Course:
         """The repair has succeeded. Training continues without loss, or from the beginning."""
         incident = self._case.incident
         assert incident is not None
-        kind = "over" if incident.restarts else "healed"
+        kind = "over" if incident.over.times else "healed"
         self._job.note(kind, notices.mended(incident, proof, now))
         self._case.close(IncidentCause.HEALED, incident.good_end, proof, now)
+
+    def _not_saved(self, why: str, when: Moment) -> None:
+        self._saved("unsaved", f"no last checkpoint: {why}", when)
+
+    def _saved(self, kind: str, text: str, when: Moment) -> None:
+        """The survivors have done what they could. Nothing that has led to this is better now."""
+        incident = self._case.incident
+        assert incident is not None
+        incident.exhausted.add(Strategy.DUMP)
+        incident.checkpoint.text = text
+        incident.checkpoint.took_ns += when.now - incident.checkpoint.since
+        incident.note(text)
+        self._job.note(kind, text)
+        self._case.decision.want(DecisionCause.TROUBLE, when.at)  # even if the decision has to wait for nodes
+        self._decider.decide(when)
 
     def overdue(self, attempt: Attempt, when: Moment) -> None:
         """A stage's deadline has passed."""
@@ -85,6 +107,11 @@ class Course:
             attempt.waiting.restart(when.at)  # ranks that stand for an operator do no step
         elif attempt.state is AttemptState.REDO:
             self._mended(f"{rank_words(late)} showed no finished step in time", when.now)
+        elif attempt.state is AttemptState.SAVE:
+            self._not_saved(f"{rank_words(late)} did not write it in time", when)
+        elif attempt.saves:
+            attempt.waiting.ranks.difference_update(late)  # it is no fault of theirs: without them, if others can write
+            self.go_on(when)
         elif blamed := attempt.waiting.to_blame(late):
             reason = f"did not {attempt.asked} in time"
             ranks, why = self._members.ranks, GivenUp.NOT_FOLLOWED
@@ -102,6 +129,9 @@ class Course:
         attempt = self._case.attempts.attempt
         assert attempt is not None
         text = f"rank {record.rank} could not {attempt.asked}: {refusal}"
+        if attempt.saves:
+            self._not_saved(text, when)
+            return
         if refusal.startswith(WOULD_BE_WRONG):
             self._faults.doubted("refusal", f"rank {record.rank} says that {refusal}", [record.rank], when)
             return

@@ -83,13 +83,17 @@ class Decider:
         incident.follow(decision)
         self._job.note("decision", decision.reason)
         if decision.strategy is Strategy.EXIT:
-            self._ending.finish(decision.exit_code, decision.reason, when.now)
+            self._ending.finish(decision.exit_code, f"{decision.reason}{notices.saved(incident)}", when.now)
         elif decision.strategy is Strategy.OBSERVE:
             incident.move(IncidentCause.OBSERVE)
             incident.missing = lost
             self._case.attempts.close()
         elif self._job.epoch >= limits.MAX_EPOCH:
             self._ending.finish(1, "the numbers of epochs are used up", when.now)
+        elif decision.strategy is Strategy.DUMP:
+            incident.move(IncidentCause.REPAIR)
+            self._job.behind.clear()
+            self._case.attempts.save(incident, same_try, decision.reason, when)
         else:
             incident.move(IncidentCause.REPAIR)
             incident.trouble = ""
@@ -103,7 +107,8 @@ class Decider:
 
     def _look(self, incident: Incident, repairing: bool, now: int) -> Situation:
         history, repair_ns = self._case.restarts, self._case.repair_ns(now)
-        return placement.situation(self._members, incident, self._rules, repairing, history, repair_ns, now)
+        damaged = self._job.starts_over.damaged
+        return placement.situation(self._members, incident, self._rules, repairing, history, repair_ns, damaged, now)
 
     def _widens(self, incident: Incident, found: Situation, decision: Decision) -> bool:
         """Give up the ranks beside the lost ones if the policy says that their whole nodes start again."""

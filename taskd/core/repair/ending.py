@@ -43,7 +43,7 @@ class Ending:
         if good:
             done = describe(lost) if (lost := placement.losses(self._job.members)) else ""
             done = f"; {done} when {verb(len(lost), 'its', 'their')} work was done" if good is ALL_DONE else ""
-            over = notices.started_over(self._job.restarts, self._job.steps_lost)
+            over = notices.started_over(self._job.starts_over)
             self.finish(0, f"{good}{done}{over}", when.now)
         elif self._attendance.nobody() and self._case.only_watched:
             lost = placement.losses(self._job.members)
@@ -58,7 +58,7 @@ class Ending:
         first = complete is Complete.RANK_0 and members.ranks[0].state is RankState.LEFT
         if self._job.over is None and (first or (complete is Complete.ANY and members.counts[RankState.LEFT])):
             who = rank_words(members.in_state(RankState.LEFT))
-            over = notices.started_over(self._job.restarts, self._job.steps_lost)
+            over = notices.started_over(self._job.starts_over)
             text = (
                 f"{who} ended in good order{over}, and completePolicy of {self._rules.policy.name} is {complete.value}"
             )
@@ -79,7 +79,7 @@ class Ending:
             good = exit_code == 0 or incident.strategy is Strategy.OBSERVE
             ending = (IncidentCause.BACK, Outcome.OBSERVED) if good else (IncidentCause.EXIT, Outcome.EXITED)
             self._case.close(*ending, reason, now)
-        if text := notices.ended(self._job.restarts, self._job.steps_lost):
+        if text := notices.ended(self._job.starts_over):
             self._job.note("end", text)
         self._job.finish(exit_code, reason, kind)
         self._job.effects.append(EndJob(exit_code, cut(reason), kind))

@@ -58,6 +58,13 @@ class Holdings:
         self.complete = {rank for rank in self._survivors if self._held.get(rank, -1) == self.updates}
         self.fetches = tuple(fetch for ranks in self._members().values() for fetch in self._within(ranks))
 
+    @property
+    def savers(self) -> tuple[int, ...]:
+        """The first rank of each part that holds the agreed state. None: nothing is agreed."""
+        if not self.complete:
+            return ()
+        return tuple(min(self.complete.intersection(ranks)) for ranks in self._members().values())
+
     def _members(self) -> dict[int, list[int]]:
         """The ranks of each part."""
         found: dict[int, list[int]] = {}

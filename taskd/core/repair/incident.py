@@ -17,6 +17,7 @@ from enum import Enum, auto
 
 from taskd.core import limits
 from taskd.core.repair.ladder import Decision, Loss
+from taskd.core.starts_over import LastCheckpoint, StartsOver
 from taskd.core.table import Table
 from taskd.core.types import Outcome, Strategy
 from taskd.core.words import milliseconds
@@ -93,8 +94,8 @@ class Incident:
     ranks: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     phases: list[PhaseTime] = field(default_factory=list)
-    restarts: int = 0  # how often all ranks were started over in this incident
-    steps_lost: int = 0  # steps that were done before these starts
+    checkpoint: LastCheckpoint = field(default_factory=LastCheckpoint)
+    over: StartsOver = field(default_factory=StartsOver)  # the starts of all ranks in it
     attempts: int = 0
     tries: dict[Strategy, int] = field(default_factory=dict)
     exhausted: set[Strategy] = field(default_factory=set)
@@ -130,13 +131,12 @@ class Incident:
     @property
     def good_end(self) -> Outcome:
         """The outcome when training continues."""
-        return Outcome.STARTED_OVER if self.restarts else Outcome.HEALED
+        return Outcome.STARTED_OVER if self.over.times else Outcome.HEALED
 
     def start_over(self, steps: int, text: str) -> None:
         """All ranks start over. `steps`: how many steps were done before."""
-        self.state_lost = False  # what they train from here on is a state again
-        self.restarts += 1
-        self.steps_lost += steps
+        self.over.count(steps, self.checkpoint.updates)
+        self.state_lost, self.checkpoint.updates = False, -1  # what they train from here on is a state again
         self.note(text)
 
     def answers(self, lost: set[int]) -> bool:
@@ -199,7 +199,7 @@ class Incident:
     def _steps_lost(self) -> int | None:
         """None: the incident is open, training does not continue, or no step was seen."""
         if self.outcome is Outcome.STARTED_OVER:
-            return self.steps_lost or None
+            return self.over.steps_lost if self.over.saved else self.over.steps_lost or None
         return 0 if self.outcome is Outcome.HEALED else None
 
     def facts(self, now: int) -> dict[str, object]:
@@ -219,6 +219,8 @@ class Incident:
             "attempts": self.attempts,
             "outcome": self.outcome.value,
             "steps_lost": self._steps_lost,
+            "last_checkpoint": self.checkpoint.text or None,
+            "saved": self.over.saved,
             "cost": dict(self.cost),
             "notes": list(self.notes),
         }

@@ -7,6 +7,8 @@ follows:
 - *A script fails at start on every rank*: one EXIT with the cause, no restart storm.
 - *A step raises each time it is done*: EXIT with that error. No newcomer is started, since it would raise again.
 - *Nothing is lost* (the dead ranks had done their work), or only an external launcher can start ranks: OBSERVE.
+- *All would start again, or the job would end*: survivors first write the last checkpoint, if the script has said how.
+  Not if a step raises each time: then what ends the job is the script's own, and may be in its state.
 - *The user's policy has a ruling* (policy.ruling): that no rank is started again, or that more than the dead ranks are.
 
 Not here: which ranks count as lost, where there is room (placement), and how a strategy is carried out (attempts).
@@ -34,6 +36,7 @@ from taskd.core.words import (
 
 _MOST_REASON = 200
 ALL_AGAIN = ", so all start again: respawn"
+SAVES_FIRST = "; before that, the last checkpoint is written: dump"
 REPAIRS = frozenset({Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER})
 
 
@@ -114,6 +117,7 @@ class Situation:
     state_lost: bool  # survivors were asked, and none holds a whole state
     repairing: bool  # ranks are parked for a repair, so it must be brought to an end
     all_start: bool  # every rank's node can start workers, or the rank can be placed elsewhere
+    can_save: bool = False  # survivors can write the last checkpoint
     fallen: tuple[Loss, ...] = ()  # ranks that died in this incident, in time order, with those started again
     ruling: Ruling = PLAIN  # what the user's policy says about these losses
 
@@ -142,7 +146,16 @@ def faults(losses: Iterable[Loss]) -> tuple[Fault, ...]:
 
 
 def decide(now: Situation) -> Decision:
-    """Return the cheapest rung that can repair this situation."""
+    """Return the cheapest rung that can repair this situation. Before training is lost, its state is saved."""
+    found = _decide(now)
+    loses = found.strategy is Strategy.EXIT or (found.strategy is Strategy.RESPAWN and now.trained)
+    sound = not any(loss.raised_again for loss in now.losses)
+    if loses and sound and now.can_save and Strategy.DUMP in now.allowed - now.exhausted:
+        return Decision(Strategy.DUMP, f"{found.reason}{SAVES_FIRST}")
+    return found
+
+
+def _decide(now: Situation) -> Decision:
     what = describe(now.losses) if now.losses else now.trouble
     if now.left and now.fallen and not now.losses:
         what = f"{describe(now.fallen)}, and {now.trouble}"
@@ -205,6 +218,8 @@ def _impossible(now: Situation) -> str:
     spent = [loss for loss in now.losses if loss.restarts >= now.max_restarts]
     if spent:
         times = spent[0].restarts
+        if not times:
+            return f"{rank_words(loss.rank for loss in spent)} may not be started again (--max-restarts 0)"
         return (
             f"{rank_words(loss.rank for loss in spent)} {verb(len(spent), 'was', 'were')} started again "
             f"{times} {verb(times, 'time', 'times')}, which is the limit"
@@ -252,7 +267,7 @@ def _climb(now: Situation, what: str) -> Decision:
             return Decision(Strategy.RECOVER, f"{what}, {_why_not_home(now, home)}: recover")
     if respawn:
         return Decision(Strategy.RESPAWN, f"{what} and every cheaper repair has failed{ALL_AGAIN}")
-    failed = sorted(strategy.value for strategy in now.exhausted)
+    failed = sorted(strategy.value for strategy in now.exhausted - {Strategy.DUMP})
     why = f"{join(failed)} {verb(len(failed), 'has', 'have')} failed" if failed else "no allowed strategy can repair it"
     if now.losses and now.trouble and now.trouble != plain:
         why = f"{now.trouble}, {why}"

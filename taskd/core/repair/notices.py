@@ -14,8 +14,9 @@ from taskd.core.repair.attempt import Attempt
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import ALL_AGAIN, Decision, Loss, causes_first, describe
 from taskd.core.repair.placement import Rules
+from taskd.core.starts_over import StartsOver
 from taskd.core.types import Outcome, RankState, Strategy
-from taskd.core.words import cut, lost_words, milliseconds, rank_words, verb
+from taskd.core.words import cut, milliseconds, rank_words, sentence, verb
 
 NO_SESSION = "the script has no step to go back to: its loop does not run over taskd.session().steps()"
 """What a survivor says when it cannot give up its step."""
@@ -36,7 +37,7 @@ def beginning(incident: Incident, decision: Decision, members: Membership, rules
     cause = why if who in why else f"{who}; {why}"
     curable = NO_SESSION in why or not members.trained
     left = _left(incident, members, rules)
-    parts = [f"{cut(cause, _MOST_CAUSE)}.", again(members.steps_done), left, CURE if curable else ""]
+    parts = [f"{cut(cause, _MOST_CAUSE)}.", *_kept(incident, members), left, CURE if curable else ""]
     return cut(" ".join(filter(None, parts)))
 
 
@@ -44,6 +45,20 @@ def again(steps: int) -> str:
     """Which steps are done again, and from where."""
     what = f"{steps} {verb(steps, 'step is', 'steps are')}" if steps else "What was done is"
     return f"{what} done again: from the script's own checkpoint if it takes one up, else from step 0."
+
+
+def _kept(incident: Incident, members: Membership) -> list[str]:
+    """What became of the last checkpoint, and from where the script goes on."""
+    what = f"{sentence(incident.checkpoint.text)}."
+    if incident.checkpoint.updates >= 0:
+        return [what, "A script that takes it up goes on there."]
+    failed = incident.checkpoint.text and not incident.over.saved
+    return [what if failed else "", again(members.steps_done)]
+
+
+def saved(incident: Incident) -> str:
+    """What the end of the job says of the last checkpoint. Empty: none was asked for."""
+    return f"; {incident.checkpoint.text}" if incident.checkpoint.text else ""
 
 
 def _who(incident: Incident, with_refusals: bool = True) -> str:
@@ -69,28 +84,29 @@ def closed(incident: Incident, how: str) -> str:
     assert incident.closed_at is not None
     took = f"after {milliseconds(incident.closed_at - incident.opened_at)} ms: {how}"
     if incident.outcome is Outcome.STARTED_OVER:
-        return f"incident {incident.id} ends, all ranks have started over, {lost_words(incident.steps_lost)}, {took}"
+        return f"incident {incident.id} ends, all ranks have started over, {incident.over.lost}, {took}"
     return f"incident {incident.id} is {incident.outcome.value} {took}"
 
 
-def started_over(times: int, steps: int) -> str:
+def started_over(over: StartsOver) -> str:
     """The part of a good end's notice that says how often the job has started over. Empty: never."""
-    if not times:
+    if not over.times:
         return ""
-    return f" after all had started over {times} {verb(times, 'time', 'times')}, {lost_words(steps)}"
+    return f" after all had started over {over.times} {verb(over.times, 'time', 'times')}, {over.lost}"
 
 
-def ended(times: int, steps: int) -> str:
+def ended(over: StartsOver) -> str:
     """The job's last line about starts over and lost steps. Empty: the job has never started over."""
-    if not times:
+    if not over.times:
         return ""
-    how_often = f"{times} {verb(times, 'time', 'times')}"
-    return f"this job has started over {how_often}: {lost_words(steps)}{_less(steps)}"
+    how_often = f"{over.times} {verb(over.times, 'time', 'times')}"
+    return f"this job has started over {how_often}: {_less(over)}"
 
 
-def _less(steps: int) -> str:
-    """The reservation for what taskd cannot see: the script's own checkpoint."""
-    return ", less what the script took up from its own checkpoint" if steps else ""
+def _less(over: StartsOver) -> str:
+    """The steps lost, with the reservation for what taskd cannot see: the script's own checkpoint."""
+    less = ", less what the script took up from its own checkpoint" if over.steps_lost and not over.saved else ""
+    return over.lost + less
 
 
 def waits(attempt: Attempt, at: int) -> str:
@@ -112,9 +128,8 @@ def done(losses: tuple[Loss, ...]) -> str:
 def mended(incident: Incident, proof: str, now: int) -> str:
     """The notice that training continues, after a repair that cost no step or from the beginning."""
     ms = milliseconds(now - incident.opened_at)
-    if incident.restarts:
-        steps = incident.steps_lost
-        cost = f"started over in {ms} ms, {lost_words(steps)}{_less(steps)}"
+    if incident.over.times:
+        cost = f"started over in {ms} ms, {_less(incident.over)}"
         return f"{cost}: {_who(incident) or incident.notes[0]} ({proof})"
     took = f"healed in {ms} ms, 0 steps lost"
     if not incident.fallen:

@@ -158,9 +158,17 @@ def events_of(record: RankRecord) -> frozenset[Event]:
 
 
 def situation(
-    members: Membership, incident: Incident, rules: Rules, repairing: bool, history: History, repair_ns: int, now: int
+    members: Membership,
+    incident: Incident,
+    rules: Rules,
+    repairing: bool,
+    history: History,
+    repair_ns: int,
+    damaged: bool,
+    now: int,
 ) -> Situation:
-    """Collect everything that the ladder reads. `repair_ns`: how long the repair has taken so far."""
+    """Collect everything that the ladder reads. `repair_ns`: how long the repair has taken so far; `damaged`: ranks
+    were found to hold different things."""
     homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
     room = 0
     if homeless:
@@ -181,8 +189,15 @@ def situation(
         state_lost=incident.state_lost,
         repairing=repairing,
         all_start=room >= homeless,
+        can_save=not damaged and can_save(members),
         ruling=history.ruling(faults(lost), repair_ns, now),
     )
+
+
+def can_save(members: Membership) -> bool:
+    """Whether ranks that live can write a last checkpoint of each part of the model."""
+    parts = {record.part for record in members.ranks if record.saves}
+    return bool(parts) and all(record.part in parts for record in members.ranks)
 
 
 def with_their_nodes(members: Membership, ranks: Iterable[int]) -> list[RankRecord]:

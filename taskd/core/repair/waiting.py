@@ -19,14 +19,21 @@ from taskd.core.repair.stages import ALLOWED_NS, AttemptState
 
 
 class Waiting:
-    """The ranks that have not followed yet in the stage under way. `fresh`: every rank starts again."""
+    """The ranks that have not followed yet in the stage under way. `fresh`: every rank starts again; `saves`: ranks
+    only write the last checkpoint, so none of them is waited for longer than usual."""
 
     def __init__(
-        self, everybody: tuple[int, ...], newcomers: frozenset[int], fresh: bool, holdings: Holdings, spare_wait_ns: int
+        self,
+        everybody: tuple[int, ...],
+        newcomers: frozenset[int],
+        fresh: bool,
+        saves: bool,
+        holdings: Holdings,
+        spare_wait_ns: int,
     ) -> None:
         self._everybody = everybody
         self._newcomers = newcomers
-        self._fresh = fresh
+        self._fresh, self._saves = fresh, saves
         self._holdings = holdings
         self._spare_wait_ns = spare_wait_ns
         self._state = AttemptState.PLACING
@@ -102,7 +109,7 @@ class Waiting:
         """Whether nobody else holds a whole state. A rank that no node speaks of holds none either: a manager that has
         lost its journal does not know that it has died."""
         survives = self._state is AttemptState.QUIESCE and rank not in self._newcomers
-        return survives and not self._holdings.known and self.patience.heard(rank)
+        return survives and not self._saves and not self._holdings.known and self.patience.heard(rank)
 
     def _usual_ns(self, rank: int) -> int:
         return limits.DEADLINE_SETUP_NS if self._is_set_up(rank) else self._allowed_ns

@@ -1,0 +1,44 @@
+"""How often all ranks began anew, and which steps that has cost: counted for one incident, and for the whole job.
+
+A step is lost if it was seen to be done before all began anew, unless the last checkpoint holds it. What a script takes
+up from checkpoints of its own is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskd.core.words import lost_words
+
+
+@dataclass(slots=True)
+class LastCheckpoint:
+    """What became of the last checkpoint."""
+
+    updates: int = -1  # after which it was written, since all began; -1: there is none
+    text: str = ""  # who wrote it, or why there is none; empty: none was asked for
+    since: int = 0  # when it was asked for last
+    took_ns: int = 0  # how long that has taken together
+
+
+@dataclass(slots=True)
+class StartsOver:
+    """The starts of all ranks so far."""
+
+    times: int = 0
+    steps_lost: int = 0
+    saved: bool = False  # a last checkpoint was written before one of them
+    damaged: bool = False  # ranks were found to hold different things since the last one
+
+    def count(self, steps: int, saved: int) -> None:
+        """All ranks begin anew. `steps`: how many were done until now; `saved`: how many of them the last checkpoint
+        holds; -1: there is none."""
+        self.times += 1
+        self.steps_lost += max(steps - max(saved, 0), 0)
+        self.saved |= saved >= 0
+        self.damaged = False
+
+    @property
+    def lost(self) -> str:
+        """What they have cost, in words."""
+        return lost_words(self.steps_lost, self.saved)

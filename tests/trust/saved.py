@@ -1,0 +1,84 @@
+"""A training that can write a last checkpoint, and takes it up when it is started again."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import taskd
+from tests.trust.scene import Net, Scene, die, say
+
+STEPS = 14
+MEMORY = "mem" + "ory"  # no source shows that a step keeps something there
+scene = Scene()
+kind, _, place = scene.args.place.partition(", ")
+path = scene.args.folder / "last.pt"
+model = DistributedDataParallel(Net().eval())  # without dropout: all that a step needs is in the checkpoint
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+setattr(torch.fft, MEMORY, torch.zeros(8))
+first = tried = seen = 0
+carried = torch.zeros(8)
+if path.exists():
+    kept = torch.load(path)
+    model.load_state_dict(kept["model"])
+    optimizer.load_state_dict(kept["optimizer"])
+    setattr(torch.fft, MEMORY, kept.get("memory", getattr(torch.fft, MEMORY)))
+    first = kept["done"]
+    tried, seen = kept.get("tried", 0), kept.get("seen", 0)
+    say(f"goes on from {first}")
+
+
+def save(updates: int) -> None:
+    say(f"saves {scene.rank} {first + updates}")
+    if kind == "fails":
+        raise OSError("no space left on device")
+    if kind == "communicates":
+        dist.barrier()
+    if kind == "dies" and scene.rank == 0:
+        die()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": first + updates}
+    if kind == "counts":
+        state |= {"tried": tried, "seen": seen}
+    if kind == "carries":
+        state["carried"] = carried
+    if kind == "hides":
+        state["memory"] = getattr(torch.fft, MEMORY).clone()
+    torch.save(state, f"{path}.new")
+    os.replace(f"{path}.new", path)
+
+
+victim = 0 if kind == "first" else 1
+session = taskd.session()
+session.register(model=model, optimizer=optimizer, last_checkpoint=None if kind == "one" and scene.rank else save)
+batches = [8 * torch.randn(4, 8, generator=torch.Generator().manual_seed(9 * at + scene.rank)) for at in range(STEPS)]
+for step in session.steps(batches[first:]):
+    number = first + step.number
+
+    def here(where: str, number: int = number) -> None:
+        """Die here once, if this is the place."""
+        dead = scene.args.folder / "dead"
+        if (scene.rank, number, where) == (victim, scene.args.at, place) and not dead.exists():
+            dead.touch()
+            die()
+
+    with step as batch:
+        optimizer.zero_grad()
+        tried += 1
+        if kind == "counts":
+            optimizer.param_groups[0]["lr"] = 0.001 * (tried + seen)
+        here("forward")
+        found = model(batch)
+        if kind == "carries":
+            found = found + 0.1 * carried
+            carried = found.detach().mean(0)
+        if kind in ("refuses", "hides") and number % 3 == 2:
+            found = found + (kind == "hides") * getattr(torch.fft, MEMORY)
+        found.square().mean().backward()
+        here("reduced")
+        optimizer.step()
+        here("updated")
+        if kind in ("refuses", "hides") and number % 3 == 0:
+            setattr(torch.fft, MEMORY, 0.1 * next(model.parameters()).detach()[0].clone())
+    seen += 1
+scene.end(model.module)

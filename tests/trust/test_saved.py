@@ -1,0 +1,118 @@
+"""A last checkpoint is written when training cannot go on: with it, a job that is started again loses no step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.launched import Launched
+from tests.trust.conftest import last_words
+from tests.verdicts import same_bits
+
+SCRIPT = Path(__file__).with_name("saved.py")
+pytestmark = pytest.mark.slow
+
+Run = Callable[..., Launched]
+_calm: dict[tuple[str, int], list[str]] = {}
+
+
+@pytest.fixture
+def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
+    """Runs the training to its end, in the same folder each time. A rank dies at this place of this step."""
+
+    def start(kind: str, place: str, at: int, code: int = 0, restarts: int = 0, ranks: int = 2) -> Launched:
+        words = ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
+        script = [str(SCRIPT), "--folder", str(tmp_path), "--place", f"{kind}, {place}", "--at", str(at)]
+        name = f"saved-{os.getpid()}-{free_port()}"
+        with Launched(tmp_path, free_port(), *words, *script, job=name, warm=True) as job:
+            job.end(code)
+        return job
+
+    return start
+
+
+def as_undisturbed(run: Run, job: Launched, kind: str, ranks: int = 2) -> None:
+    """Check that a job has ended with the weights of a job in which nobody dies."""
+    if (kind, ranks) not in _calm:
+        (job.folder / "last.pt").unlink()
+        _calm[kind, ranks] = last_words(run(kind, "nowhere", -1, ranks=ranks))
+    same_bits(last_words(job), _calm[kind, ranks], job.text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "at"), [("plain", "reduced", 8), ("first", "forward", 5), ("one", "updated", 7)]
+)
+def test_a_job_without_restarts_loses_no_step(run: Run, kind: str, place: str, at: int) -> None:
+    """`first`: rank 0 dies. `one`: only rank 0 has the function."""
+    ended = run(kind, place, at, code=1)
+    saver = 1 if kind == "first" else 0
+    assert len(ended.said("saves")) == 1, ended.text
+    done = torch.load(ended.folder / "last.pt")["done"]
+    assert done in (at, at + 1)
+    assert f"rank {saver} wrote the last checkpoint, after {done} updates" in ended.text, ended.text
+    job = run(kind, "nowhere", -1)
+    assert job.said("goes") == [f"on from {done}"] * 2, job.text
+    as_undisturbed(run, job, kind)
+
+
+@pytest.mark.parametrize(("place", "at"), [("forward", 5), ("reduced", 8), ("updated", 9)])
+def test_what_the_script_counts_is_put_back(run: Run, place: str, at: int) -> None:
+    """The learning rate depends on it. If no rank knows it any more, nothing is written."""
+    ended = run("counts", place, at, code=1)
+    unknown = "no rank that could write it knows what the last step has left in seen" in ended.text
+    assert unknown != (ended.folder / "last.pt").exists(), ended.text
+    assert not unknown or place != "forward", ended.text
+    job = run("counts", "nowhere", -1)
+    (job.folder / "last.pt").touch()
+    as_undisturbed(run, job, "counts")
+
+
+def test_a_tensor_that_steps_hand_on_is_not_written(run: Run) -> None:
+    job = run("carries", "reduced", 8, code=1)
+    assert "it would hold what steps have left in carried" in job.text, job.text
+    assert not (job.folder / "last.pt").exists()
+
+
+def test_a_start_of_all_ranks_takes_it_up(run: Run) -> None:
+    """A rank finds in its step that going on would be wrong. Its checkpoints need not have what it lacks."""
+    job = run("refuses", "reduced", 9, restarts=3)
+    assert "going on would be wrong" in job.text and len(job.said("saves")) == 1, job.text
+    assert "started over 1 time: no step lost that is not in the last checkpoint" in job.text, job.text
+    as_undisturbed(run, job, "refuses")
+
+
+@pytest.mark.parametrize(("at", "restarts"), [(10, 0), (9, 3)])
+def test_what_nobody_accounts_for_is_not_written(run: Run, at: int, restarts: int) -> None:
+    """The function saves what steps keep somewhere, and this is not registered. The rank that would write it may have
+    it from the step that is given up, or may be a newcomer that lacks it."""
+    job = run("hides", "reduced", at, code=0 if restarts else 1, restarts=restarts)
+    assert "it would hold what steps have left in " in job.text, job.text
+    assert len(job.said("saves")) == 1 and not (job.folder / "last.pt").exists()
+    if restarts:
+        (job.folder / "last.pt").touch()
+        as_undisturbed(run, job, "hides")
+
+
+def test_a_rank_that_dies_while_it_writes_is_replaced_by_the_next_one(run: Run) -> None:
+    ended = run("dies", "forward", 6, code=1, ranks=3)
+    assert [line.split()[0] for line in ended.said("saves")] == ["0", "2"], ended.text
+    job = run("dies", "nowhere", -1, ranks=3)
+    assert len(job.said("goes")) == 3, job.text
+    as_undisturbed(run, job, "dies", ranks=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("fails", "rank 0 could not save: OSError: no space left on device"),
+        ("communicates", "rank 0 could not save: the function for the last checkpoint communicates"),
+    ],
+)
+def test_why_it_cannot_be_written_is_said(run: Run, kind: str, words: str) -> None:
+    job = run(kind, "forward", 4, code=1)
+    assert f"exit; no last checkpoint: {words}" in job.text, job.text
+    assert "may not be started again" in job.text and not (job.folder / "last.pt").exists(), job.text
