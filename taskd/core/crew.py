@@ -170,7 +170,8 @@ class Crew:
         before = (record.epoch, record.stage, record.updates, record.ok, record.part)
         record.epoch, record.stage, record.updates = said.epoch, said.stage, said.updates
         record.ok, record.reason = said.ok, "" if said.ok else cut(said.reason)
-        record.part = said.part
+        if said.part or said.stage is Stage.PARKED:  # otherwise its process has not said it here
+            record.part = said.part
         if before == (record.epoch, record.stage, record.updates, record.ok, record.part):
             return None
         record.order_told_at = None

@@ -399,7 +399,7 @@ def _cover(worker: SimWorker) -> Cover:
 
 def _tell_cover(worker: SimWorker) -> None:
     saves = worker.world.scenario.saves
-    worker.home.worker_says(worker, Covered(worker.rank, worker.incarnation, _cover(worker), saves, worker.core.part))
+    worker.home.worker_says(worker, Covered(worker.rank, worker.incarnation, _cover(worker), saves, worker.part))
 
 
 def _save(worker: SimWorker, order: Order, token: int) -> None:

@@ -279,7 +279,8 @@ class _Line:
 
     def say(self, message: FromWorker) -> bool:
         if isinstance(message, StageReached):
-            self._introduction.reached(message.epoch, message.stage, message.updates, message.part)
+            part = message.part or self._introduction.part
+            self._introduction.reached(message.epoch, message.stage, message.updates, part)
         elif isinstance(message, Covered):
             self._introduction.cover, self._introduction.saves = message.cover, message.saves
             self._introduction.part = message.part

@@ -100,13 +100,15 @@ class Counting:
 
     def put_back(self, number: int) -> list[str]:
         """Set what the script counts to what it was when it got this step, on this rank alone. Return the names of what
-        nobody here knows, because this rank has not seen the end of the step before."""
+        this rank cannot put back, or does not know because it has not seen the end of the step before."""
         self._look(number)
-        if not self._variables.lacks(number):
-            return []
-        own = self._doubts.look(WHAT, self._variables.tell, number) or _NOTHING
-        settled = self._doubts.look(WHAT, self._variables.hear, number, [own], 0) or Settled()
-        return sorted(settled.refused)
+        variables, look = self._variables, self._doubts.look
+        unknown = {*(look(WHAT, variables.doubtful, self._local.known(), True) or []), *variables.others.given.missed}
+        if variables.lacks(number):
+            own = look(WHAT, variables.tell, number) or _NOTHING
+            settled = look(WHAT, variables.hear, number, [own], 0) or Settled()
+            unknown |= settled.refused | settled.unsure
+        return sorted(unknown)
 
     def arrives(self, updates: int) -> None:
         """Note that this rank has come to the end of a loop, before it meets the others there."""

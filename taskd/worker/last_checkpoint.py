@@ -33,7 +33,7 @@ UNSURE = (
     "it would hold what steps have left in {names}, which is not registered, so this rank may not have it as it was "
     "after that update: keep it in an object with state_dict() and load_state_dict(), and register that"
 )
-UNCOUNTED = "no rank that could write it knows what the last step has left in {names}"
+UNCOUNTED = "this rank does not know what the last step has left in {names}"
 NO_FUNCTION = "this rank has no function for the last checkpoint"
 AT_THE_END = "the loop is at its end"
 ACCUMULATES = "gradients of several steps accumulate, and a checkpoint would not hold them"
@@ -74,6 +74,9 @@ class LastCheckpoint:
             return NO_FUNCTION
         if transaction.carries_on():
             return ACCUMULATES
+        begun = transaction.begun
+        if begun is not None and begun.number == transaction.updates:  # the script went on behind the step once more
+            self._registered.local.restore(begun.moment)
         if unknown := transaction.variables.put_back(transaction.updates):
             return UNCOUNTED.format(names=listed(unknown))
         return self._registered.doubts.sentence
@@ -84,13 +87,15 @@ class LastCheckpoint:
         known = accounted.memory() | accounted.given_by_states()
         census = Census() if self._repair.replaces else self._registered.census
         leftover.begin()
-        leftover.follow(census.left(known, accounted.kept((transaction.begun, transaction.prover))), self)
+        followed = census.left(known, accounted.kept((transaction.begun, transaction.prover)))
+        leftover.follow(followed, self)
         self._writes = True
         self._names.clear()
         try:
             self._registered.save(transaction.updates)
         finally:
             self._writes = False
+            leftover.release(followed)  # training may go on after all
 
     # ---- judging ----------------------------------------------------------------------------------------------
 

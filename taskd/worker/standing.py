@@ -108,6 +108,10 @@ class Standing:
         doing_again = begun is not None and begun.number == transaction.updates
         return feed.spoilt() if doing_again and feed is not None else ""
 
+    def in_between(self) -> bool:
+        """Whether the script does work between two loops."""
+        return self._between.under_way
+
     def carried(self) -> tuple[int, bytes, dict[str, torch.Tensor]]:
         """Return how many loops and pieces of work were entered, then the kind and the values of the gradients of
         earlier steps, if they still accumulate."""

@@ -40,6 +40,8 @@ def save(updates: int) -> None:
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": first + updates}
     if kind == "counts":
         state |= {"tried": tried, "seen": seen}
+    if kind == "moves":
+        state["meter"] = meter.state_dict()
     if kind == "carries":
         state["carried"] = carried
     if kind == "hides":
@@ -48,9 +50,26 @@ def save(updates: int) -> None:
     os.replace(f"{path}.new", path)
 
 
+class Meter:
+    """Counts steps, and is registered."""
+
+    def __init__(self) -> None:
+        self.steps = torch.zeros(1)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.steps.copy_(state["steps"])
+
+
+meter = Meter()
+if first and kind == "moves":
+    meter.load_state_dict(kept["meter"])
 victim = 0 if kind == "first" else 1
 session = taskd.session()
-session.register(model=model, optimizer=optimizer, last_checkpoint=None if kind == "one" and scene.rank else save)
+function = None if kind == "one" and scene.rank else save
+session.register(model=model, optimizer=optimizer, last_checkpoint=function, local={"meter": meter})
 batches = [8 * torch.randn(4, 8, generator=torch.Generator().manual_seed(9 * at + scene.rank)) for at in range(STEPS)]
 for step in session.steps(batches[first:]):
     number = first + step.number
@@ -68,7 +87,7 @@ for step in session.steps(batches[first:]):
         if kind == "counts":
             optimizer.param_groups[0]["lr"] = 0.001 * (tried + seen)
         here("forward")
-        found = model(batch)
+        found = model(batch) + (kind == "moves") * meter.steps
         if kind == "carries":
             found = found + 0.1 * carried
             carried = found.detach().mean(0)
@@ -81,4 +100,5 @@ for step in session.steps(batches[first:]):
         if kind in ("refuses", "hides") and number % 3 == 0:
             setattr(torch.fft, MEMORY, 0.1 * next(model.parameters()).detach()[0].clone())
     seen += 1
+    meter.steps += 0.1
 scene.end(model.module)

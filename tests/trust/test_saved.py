@@ -71,6 +71,13 @@ def test_what_the_script_counts_is_put_back(run: Run, place: str, at: int) -> No
     as_undisturbed(run, job, "counts")
 
 
+@pytest.mark.parametrize(("place", "at"), [("forward", 5), ("reduced", 8)])
+def test_what_moves_behind_the_step_is_put_back(run: Run, place: str, at: int) -> None:
+    ended = run("moves", place, at, code=1)
+    assert len(ended.said("saves")) == 1 and (ended.folder / "last.pt").exists(), ended.text
+    as_undisturbed(run, run("moves", "nowhere", -1), "moves")
+
+
 def test_a_tensor_that_steps_hand_on_is_not_written(run: Run) -> None:
     job = run("carries", "reduced", 8, code=1)
     assert "it would hold what steps have left in carried" in job.text, job.text

@@ -137,6 +137,7 @@ class Attempts:
         incident.checkpoint.since = when.now
         able = [record.rank for record in self.members.ranks if record.saves]
         self.attempt = Attempt(incident.id, Strategy.DUMP, self.job.epoch, able, seats)
+        self.attempt.holdings.know({rank: self.members.ranks[rank].part for rank in able})
         self._told, self.held = told, False
         self.attempt.move(AttemptCause.PARK, when.at)
         self._begin_stage(self.attempt, incident, when.now)

@@ -34,6 +34,10 @@ class Holdings:
         self.complete: set[int] = set()  # ranks that hold a whole state in this epoch
         self._useless = ""  # why the survivors' states are useless: in a survivor's words, or ours
 
+    def know(self, parts: dict[int, int]) -> None:
+        """Take the parts of ranks that may never park."""
+        self._parts.update(parts)
+
     def parked(self, report: RankReport) -> bool:
         """A rank has parked, and reports what it holds. Return True if it is the first one with a whole state."""
         self._held[report.rank] = report.updates if report.ok else -1
