@@ -29,8 +29,8 @@ from taskd.launch.standby import IMPORTS
 from taskd.launch.standby_process import uncollected
 from tests.ready import readable
 
-MORE = ("torch.distributed.run", "taskd.run", "taskd.launch.launcher", "taskd.worker.boot")
-"""Modules that only launchers import."""
+MORE = ("torch.distributed.run", "taskd.run", "taskd.launch.launcher", "taskd.worker.boot", "taskd.manager.loop")
+"""Modules that only launchers and managers import."""
 READ_AT_IMPORT = ("OMP_", "MKL_", "LD_", "MALLOC_", "PYTHON", "TORCH_", "PYTORCH_", "ATEN_")
 SOURCES = 2
 MOST_BYTES = 1 << 17

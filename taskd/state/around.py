@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.flow import Flow
 from taskd.state.leaves import Thing, code_of
+from taskd.state.nodes import all_in, names_in
 from taskd.state.places import Place, reached
 from taskd.state.plain import Noted, can_be_given, is_scalar, packed, unpacked
 from taskd.state.reach import Reach
@@ -151,13 +152,13 @@ def _sets_around(script: Script, innermost: bool) -> Sets:
     """Find what the outer loops set. `innermost`: this function also contains the loop over steps() itself."""
     code, line = script.loop
     home = node_of(code, script.space)
-    if home is None or any(map(gives_locals, ast.walk(home))):
+    if home is None or any(map(gives_locals, all_in(home))):
         return Sets()
     every = loops_at(home, line)
     loops = every[: -1 if innermost else None]
     own = frozenset(part.id for loop in loops for part in _targets(loop))
     arguments = _variables(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    names = _variables(sorted({part.id for loop in every for part in ast.walk(loop) if isinstance(part, ast.Name)}))
+    names = _variables(sorted(set[str]().union(*map(names_in, every))))
     if not loops:
         return Sets(arguments=arguments, names=names)
     outermost, reach = loops[0], Reach(code, script.space, script.at)

@@ -21,7 +21,7 @@ from types import CodeType
 from typing import Any
 
 from taskd import log
-from taskd.state.expressions import locals_of
+from taskd.state.nodes import all_in, locals_of
 from taskd.state.places import ANY, NOTHING, NUMBERS, Place, space_of
 from taskd.state.reach import place_of
 from taskd.state.rest import CONTAINERS, Loops, Rest, frame_of, is_own
@@ -95,7 +95,7 @@ class Body:
         script = frame_of(self.code, asking)
         home = None if script is None else node_of(self.code, script.space)
         block = None if home is None else _with_at(home, self.line)
-        if script is None or home is None or block is None or any(map(gives_locals, ast.walk(home))):
+        if script is None or home is None or block is None or any(map(gives_locals, all_in(home))):
             return None
         statements = [*_from(block.body, script.loop[1])]
         around = loops_at(home, self.line)

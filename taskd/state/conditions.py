@@ -10,7 +10,8 @@ import ast
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from taskd.state.expressions import EMPTIES, KEEPS, Expressions, name_of, stored_in
+from taskd.state.expressions import EMPTIES, KEEPS, Expressions, name_of
+from taskd.state.nodes import all_in, stored_in
 from taskd.state.places import Place
 from taskd.state.statements import blocks_of, pairs
 from taskd.state.track import EFFECT, NOWHERE, Sink
@@ -43,7 +44,7 @@ class Conditions:
         match node:
             case ast.Assign() | ast.AnnAssign():
                 sinks = [self._values.sink(target) for target, _ in pairs(node)]
-                sinks += [EFFECT] if any(map(self._values.is_own, ast.walk(node))) else []
+                sinks += [EFFECT] if any(map(self._values.is_own, all_in(node))) else []
             case ast.AugAssign():
                 sinks = [self._values.sink(node.target)]
             case ast.Expr(value=ast.Call() as call):

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.elsewhere import Method, asked, goes_along, moved, numbered
 from taskd.state.flow import Flow
+from taskd.state.nodes import all_in
 from taskd.state.places import ANY, NOTHING, NUMBERS, Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.results import ALL, Uses, returns
@@ -198,7 +199,7 @@ def of_loop(
     node = loops[-1]
     beside, settable = goes_along(node)
     own = own_names(code) if code.co_name != "<module>" else frozenset[str]()
-    shares = bool(own) and any(map(gives_locals, ast.walk(home)))
+    shares = bool(own) and any(map(gives_locals, all_in(home)))
     if shares:
         look = partial(_in_module, space, own)
     try:

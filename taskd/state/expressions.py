@@ -8,12 +8,13 @@ statements: flow.py follows the body of a function, as it follows the loop's bod
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from types import CodeType
 
+from taskd.state.nodes import all_in, names_in, stored_in
 from taskd.state.places import ANY, Place
-from taskd.state.reach import Called, Names, Reach, place_of
+from taskd.state.reach import Called, Names, Reach, named_in, place_of
 from taskd.state.track import EFFECT, NOWHERE, Sink, Track
 
 _SHOWS = (
@@ -69,7 +70,7 @@ class Expressions:
         """Its names in each of its calls."""
         self._dropped: ast.Call | None = None
         """A call whose result nobody uses."""
-        self.hidden: list[set[str]] = []
+        self.hidden: list[Set[str]] = []
         """Names that belong to comprehensions, and to functions defined in the body."""
         self._names = Names(code=reach.code)
         self._within: list[object] = []
@@ -123,9 +124,7 @@ class Expressions:
             yield place
 
     def places_in(self, node: ast.expr) -> Iterator[Place]:
-        for part in ast.walk(node):
-            if (place := self.place(part)) is not None:
-                yield place
+        yield from filter(None, map(self.place, named_in(node)))
 
     def store(self, target: ast.expr) -> None:
         """This target gets a new value."""
@@ -179,7 +178,7 @@ class Expressions:
                 self.read(node.value, EFFECT if sink is None else (*sink, *self.targets(node.target)))
                 self.store(node.target)
             case ast.Lambda():
-                self.hidden.append({one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)})
+                self.hidden.append({one.arg for one in all_in(node.args) if isinstance(one, ast.arg)})
                 self.read(node.body, sink)
                 self.hidden.pop()
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
@@ -191,7 +190,7 @@ class Expressions:
                         self._enter(getter, ast.Call(node, [], []), sink)
                         if kept is not None:
                             self.track.changes(kept)
-                for part in ast.walk(node):
+                for part in all_in(node):
                     if isinstance(part, ast.Subscript):
                         self.read(part.slice, sink)
             case _:
@@ -202,7 +201,7 @@ class Expressions:
         names = set[str]()
         for part in node.generators:
             self.read(part.iter, sink)
-            names |= {one.id for one in ast.walk(part.target) if isinstance(one, ast.Name)}
+            names |= names_in(part.target)
             self.hidden.append(names)
             for test in part.ifs:
                 self.read(test, sink)
@@ -357,14 +356,3 @@ def changes(call: ast.Call) -> bool:
     name = name_of(call)
     in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
     return isinstance(call.func, ast.Attribute) and (in_place or name == "clear")
-
-
-def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that are set in this code."""
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-
-
-def locals_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """Return the names of this function's locals."""
-    shared = {name for one in ast.walk(node) if isinstance(one, (ast.Nonlocal, ast.Global)) for name in one.names}
-    return (stored_in(node) | {one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)}) - shared

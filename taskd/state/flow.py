@@ -20,8 +20,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from taskd.state.conditions import Conditions
-from taskd.state.expressions import ITEM, Ends, Expressions, changes, locals_of, name_of
+from taskd.state.expressions import ITEM, Ends, Expressions, changes, name_of
 from taskd.state.guards import Guards
+from taskd.state.nodes import all_in, locals_of, names_in, text_of
 from taskd.state.places import Place
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES, Node
@@ -202,12 +203,12 @@ class Flow:
             self.values.read(test, sink)
         for test, block in zip(tests, blocks, strict=True):
             self._guards.look_at(test, block)
-        condition = ast.dump(statement.test)
+        condition = text_of(statement.test)
         given = self.track.given(condition) if self.hopeful else set[Place]()
         before = set(self.track.ready)
         exhaustive = self.hopeful and len(blocks) > 1
         taken = self._either(blocks if exhaustive and not last else [*blocks, last], first=given)[0] - before
-        names = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
+        names = names_in(statement.test)
         if len(blocks) == 1 and not last and not _leaves(blocks[0]) and not names & {one.base.text for one in taken}:
             self.track.gives(condition, names, taken)
 
@@ -314,9 +315,7 @@ class Flow:
 
     def _set(self, place: Place, value: ast.expr) -> None:
         """Note whether an assignment of this value counts the place, or sets it to something else."""
-        parts = [
-            part for part in ast.walk(value) if isinstance(part, ast.expr) and place in self.values.places_in(part)
-        ]
+        parts = [part for part in all_in(value) if isinstance(part, ast.expr) and place in self.values.places_in(part)]
         if parts and keeps_numbers(value, parts):
             self.track.counts(place, self._way)
         elif not is_number(value):
@@ -328,7 +327,7 @@ def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
     for statement in block:
         if statement is loop or isinstance(statement, SCOPES):
             continue
-        if not any(part is loop for part in ast.walk(statement)):
+        if not any(part is loop for part in all_in(statement)):
             yield statement
             continue
         for inner, _ in blocks_of(statement):
@@ -337,10 +336,10 @@ def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:
 
 def _around(home: ast.AST | None, loop: ast.stmt) -> Iterator[ast.expr]:
     """Return what decides how often this loop is run: the conditions and ranges of the statements around it."""
-    for node in ast.walk(home) if home is not None else ():
+    for node in all_in(home) if home is not None else ():
         if not isinstance(node, (ast.While, ast.For, ast.AsyncFor)) or node is loop:
             continue
-        if any(part is loop for part in ast.walk(node)):
+        if any(part is loop for part in all_in(node)):
             yield node.test if isinstance(node, ast.While) else node.iter
 
 
@@ -362,7 +361,7 @@ def _leaves(block: Sequence[ast.stmt]) -> bool:
 
 def _sums(value: ast.expr) -> bool:
     """Whether this adds and subtracts only, so that it may be a mere sum, or has no operator at all."""
-    operators = [node.op for node in ast.walk(value) if isinstance(node, ast.BinOp)]
+    operators = [node.op for node in all_in(value) if isinstance(node, ast.BinOp)]
     return all(isinstance(one, (ast.Add, ast.Sub)) for one in operators)
 
 

@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from taskd.state.expressions import Expressions, name_of
+from taskd.state.nodes import all_in
 from taskd.state.places import Place
 from taskd.state.statements import pairs
 
@@ -100,7 +101,7 @@ class Guards:
 
 
 def _nodes(block: Sequence[ast.stmt]) -> list[ast.AST]:
-    return [node for statement in block for node in ast.walk(statement)]
+    return [node for statement in block for node in all_in(statement)]
 
 
 def _calls(nodes: Sequence[ast.AST]) -> list[ast.Call]:

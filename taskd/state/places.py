@@ -58,6 +58,10 @@ class Place:
         length = 1 if self.module else 0
         return Place(re.match(r"\w*", self.text)[0], self.root, self.path[:length], self.module)  # type: ignore[index]
 
+    def owner(self, at: int) -> Place:
+        """Return the place whose attribute or item number `at` is followed. Its text is this place's."""
+        return Place(self.text, self.root, self.path[:at], self.module)
+
     def upto(self, length: int) -> Place:
         """Return the place where only so many attributes and items are followed."""
         path, begin = self.path[:length], len(self.base.path)

@@ -14,7 +14,7 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from taskd.state.caches import draws
+from taskd.state.nodes import all_in, kept_in_node
 from taskd.state.places import ANY, NOTHING, Path, Place, attribute_of, kept_in
 from taskd.state.sources import Node, node_of, own_names, passed_over, unwrapped
 
@@ -34,6 +35,7 @@ LOCAL = ".<locals>."
 """Part of the root of a place that only a called function sees."""
 
 
+@kept_in_node
 def place_of(node: ast.AST) -> Place | None:
     """Return the place that the source names here: a name, with its attributes and items."""
     path, at = list[tuple[bool, Any]](), node
@@ -50,6 +52,12 @@ def place_of(node: ast.AST) -> Place | None:
             return None
         at = at.value
     return Place(ast.unparse(node) if path else at.id, at.id, tuple(reversed(path)))
+
+
+@kept_in_node
+def named_in(node: ast.AST) -> tuple[ast.AST, ...]:
+    """Return the parts of this code that name a place."""
+    return tuple(part for part in all_in(node) if place_of(part) is not None)
 
 
 def _asks_class(node: ast.AST) -> bool:
@@ -136,6 +144,10 @@ class Reach:
     def __init__(self, code: CodeType, space: dict[str, Any], look: Callable[[Place], Any]) -> None:
         """`look` returns the value at a place."""
         self._space, self._look, self.code = space, look, code
+        self._there: dict[Place, Any] = {}
+        """What was found at the places that were looked at. No code of the script runs meanwhile."""
+        self._behind: dict[tuple[Place, str], Place] = {}
+        """Places behind properties, by the place and its text."""
         self.own = own_names(code) if code.co_name != "<module>" else frozenset[str]()
         """The locals of the loop's function."""
         self._cells = frozenset((*code.co_cellvars, *code.co_freevars))
@@ -184,10 +196,15 @@ class Reach:
 
     def behind_properties(self, place: Place) -> Place:
         """Return the place behind properties of the script that only return an attribute."""
+        if (place, place.text) not in self._behind:
+            self._behind[place, place.text] = self._behind_properties(place)
+        return self._behind[place, place.text]
+
+    def _behind_properties(self, place: Place) -> Place:
         for at, (is_attribute, name) in enumerate(place.path):
             if not is_attribute:
                 continue
-            owner = self._at(replace(place, path=place.path[:at]))
+            owner = self._at(place.owner(at))
             found = _of_class(type(owner), name) if attribute_of(owner, name) is NOTHING else None
             if type(found) is property and (path := _given_by(found)):
                 inner = Place(place.text, place.root, place.path[:at] + path + place.path[at + 1 :], place.module)
@@ -215,7 +232,7 @@ class Reach:
         loader asks."""
         if not place.path or not place.path[-1][0]:
             return False
-        owner = type(self._at(replace(place, path=place.path[:-1])))
+        owner = type(self._at(place.owner(-1)))
         if issubclass(owner, _HOLDERS):
             return False
         file = getattr(sys.modules.get(owner.__module__), "__file__", None) or ""
@@ -230,7 +247,7 @@ class Reach:
         """Return the properties of the script's classes that this place asks for. If one draws random numbers, and only
         at first, return also the place where it keeps them."""
         for at, (is_attribute, name) in enumerate(place.path):
-            owner = replace(place, path=place.path[:at])
+            owner = place.owner(at)
             found = self._at(owner) if is_attribute else NOTHING
             getter = _of_class(type(found), name) if found is not NOTHING else None
             cached = isinstance(getter, functools.cached_property)
@@ -255,7 +272,11 @@ class Reach:
         return not place.module and (not self.own or place.root in self.own) and place.root not in self._from_outside
 
     def _at(self, place: Place) -> Any:
-        return NOTHING if LOCAL in place.root else self._look(place)
+        if LOCAL in place.root:
+            return NOTHING
+        if place not in self._there:
+            self._there[place] = self._look(place)
+        return self._there[place]
 
     def inside(self, called: Called, bound: Mapping[str, Place]) -> Names:
         """Return the names inside a called function."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from taskd.state.expressions import ASKED, name_of
 from taskd.state.flow import Flow
+from taskd.state.nodes import all_in
 from taskd.state.places import Place
 from taskd.state.reach import Names, Reach
 from taskd.state.sources import SCOPES, Node, gives_locals, node_of
@@ -67,7 +68,7 @@ class Uses:
         home = node_of(caller.code, caller.space)
         calls = [] if home is None else _calls_at(home, caller.line)
         gives, self.result = EFFECT if self.result else NOWHERE, True
-        if home is None or not calls or any(map(gives_locals, ast.walk(home))):
+        if home is None or not calls or any(map(gives_locals, all_in(home))):
             return
         flow = Flow(Reach(caller.code, caller.space, caller.look), True, gives)
         named = [call for call in calls if name_of(call) == called.co_name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
+from taskd.state.nodes import all_in
 from taskd.state.places import Place
 from taskd.state.sources import SCOPES
 
@@ -66,12 +67,12 @@ def _reckons_from(value: ast.expr, variable: Variable | None) -> bool:
     """Whether this is computed from the variable by operations that keep it a number."""
     if variable is None or not _reads(value, variable):
         return False
-    return keeps_numbers(value, [part for part in ast.walk(value) if _reads(part, variable)])
+    return keeps_numbers(value, [part for part in all_in(value) if _reads(part, variable)])
 
 
 def keeps_numbers(value: ast.expr, parts: Iterable[ast.AST] | None = None) -> bool:
     """Whether the numbers in this expression stay numbers. `parts`: only these matter."""
-    found = [*(ast.walk(value) if parts is None else parts)]
+    found = [*(all_in(value) if parts is None else parts)]
     calls = [part for part in found if isinstance(part, ast.Call)]
     made = isinstance(value, ast.BoolOp) or any(isinstance(part, _DISPLAYS) for part in found)
     return not made and all(
@@ -83,7 +84,7 @@ def keeps_numbers(value: ast.expr, parts: Iterable[ast.AST] | None = None) -> bo
 
 
 def _reads(node: ast.AST, variable: Variable) -> bool:
-    return any(variable_of(part) == variable for part in ast.walk(node))
+    return any(variable_of(part) == variable for part in all_in(node))
 
 
 def set_to_numbers(statement: ast.stmt) -> set[Variable]:

@@ -13,6 +13,8 @@ import torch
 from scene import Net, Scene, average_gradients, loss_of, say
 
 import taskd
+from taskd import config
+from taskd.manager import residence
 
 
 def main() -> None:
@@ -40,15 +42,16 @@ def stop(folder: Path) -> None:
     except FileExistsError:
         return
     launcher = os.getppid()
-    pid = launcher if os.environ["STOPS"] == "launcher" else manager_of(launcher)
+    pid = launcher if os.environ["STOPS"] == "launcher" else manager()
     say(f"stops {pid}")
     os.kill(pid, signal.SIGSTOP)
 
 
-def manager_of(launcher: int) -> int:
-    """Return the pid of the launcher's child that is the job's manager."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return next(int(pid) for pid in children if b"taskd.manager" in Path(f"/proc/{pid}/cmdline").read_bytes())
+def manager() -> int:
+    """Return the pid of the job's manager."""
+    note = residence.read(config.load().job.directory)
+    assert note is not None
+    return int(note["pid"])
 
 
 if __name__ == "__main__":
