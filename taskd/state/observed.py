@@ -7,9 +7,10 @@ first look is kept, and a newcomer gets it. A step that is done again finds what
 
 Failure modes: a look takes too long; a value cannot be made again (an Enum) or has no place where it can be set; a
 handler of a signal has set it meanwhile; a flag says that something was done which no repair undoes; a number is the
-position of an iterator. Invariants: looks take MOST_SHARE of the time at most, or there are none. What cannot be set is
-named. So is a flag that should be otherwise, unless the source shows where it is set. A flag that guards what is done
-only once is left alone and named. What handlers of signals set is left alone.
+position of an iterator. Invariants: looks take MOST_SHARE of the time at most, or there are none; then all start over
+after a death, if steps had changed something by that time (`lost_sight`). What cannot be set is named. So is a flag
+that should be otherwise, unless the source shows where it is set. A flag that guards what is done only once is left
+alone and named. What handlers of signals set is left alone.
 """
 
 from __future__ import annotations
@@ -103,6 +104,12 @@ class Observed:
         since_ns = time.monotonic_ns() - self._began_ns
         self._stopped = self._stopped or (self._looks >= _TRIED and self._spent_ns > MOST_SHARE * since_ns)
         return not self._stopped
+
+    def lost_sight(self) -> set[str]:
+        """Return, once, the names of what steps had changed when looks have stopped. Nobody knows it from then on."""
+        names = {*self._changed} if self._stopped else set[str]()
+        self._changed = {} if self._stopped else self._changed
+        return names
 
     def look(self, things: Callable[[Set[str]], Sequence[Thing]], scope: Callable[[], Scope], of: Any) -> Rows:
         """Return the values that differ from those of the first look. `things`: returns all of them, less those of

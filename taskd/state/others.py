@@ -86,7 +86,8 @@ class Others:
     def put(self, look: Look, markers_stay: bool = False) -> None:
         """Give all values what this look has found. For `markers_stay` see Observed.put."""
         self.given = Given()
-        if look.others is None:
+        if look.others is None:  # looks take too long, and this is a step of later
+            self.given.missed = sorted({*look.moved} - look.rows.keys() - self.set_before_use(look))
             return
         marks.take_anew()
         self._inside = self.looks_inside()
@@ -198,6 +199,12 @@ class Others:
                 spots |= spots_of(script, owner, name)
             values = None  # of the functions around the loop's, no look has the values
         return spots
+
+
+def lost_sight_of(others: Others, looks: Sequence[Look]) -> list[str]:
+    """Return, once, the names of what steps change and nobody looks at any more, because that takes too long."""
+    names = others.observed.lost_sight()
+    return sorted(names - others.set_before_use(looks[-1])) if names else []
 
 
 def looked_at(others: Others, look: Look) -> set[int]:

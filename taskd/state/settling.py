@@ -84,7 +84,8 @@ class Settled:
     """Names of counters that may be each rank's own, and were left as they are."""
     behind: set[str] = field(default_factory=set)
     """Names of numbers that are each rank's own, move in each step, and miss the last step on some rank."""
-
+    shown: set[str] = field(default_factory=set)
+    """Those among them that the script only shows."""
     alone: bool = False
     """Whether only this rank knows that something is refused."""
 
@@ -93,6 +94,7 @@ class Settled:
         What is only shown may be behind."""
         self.refused |= self.behind & used
         self.unsure |= self.behind & perhaps - used
+        self.shown = self.behind - used - perhaps
 
     def spare(self, names: Set[str]) -> None:
         """Do not start over because of these names, which the script only shows."""

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import listed
 from taskd.state.note import Told, as_said
+from taskd.state.others import lost_sight_of
 from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
+from taskd.state.strange import STARTS_OVER
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.leftovers import Leftovers
@@ -56,6 +58,15 @@ GUARDS = (
 UNLIKE = (
     "the loop leaves {names} to its next steps, and the step that is done again finds something else there: keep it in "
     "an object with state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
+)
+SHOWN = (
+    "what the script shows of {names} lacks step {number} on a rank that has not seen its end: count before the "
+    "backward or behind `with step:`"
+)
+OUT_OF_SIGHT = (
+    "steps change {names} in a way that the source does not show, and to look at that before each step takes more than "
+    "a tenth of the time, so nobody does any more: {over}; keep it in an object with state_dict() and "
+    "load_state_dict(), and name that in taskd.session().register(local=...)"
 )
 _NOTHING = Table(False, False, []).pack()
 
@@ -187,6 +198,10 @@ class Counting:
             self._doubts.look(WHAT, self._variables.inherited.came_to_the_end, self.notes.left)
         whole = self._ended == number - 1
         self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late, raised)
+        if names := self._doubts.look(WHAT, lost_sight_of, self._variables.others, self._variables.looks):
+            sentence = OUT_OF_SIGHT.format(names=listed(names), over=STARTS_OVER)
+            self._registered.coverage.flaws.append(sentence)
+            self._registered.warn([sentence])
         if not self.restored:
             self._hands_on()
 
@@ -231,6 +246,8 @@ class Counting:
             self._check_what_was_put(goes_on)
             if settled.unsure and not settled.refused:
                 self._registered.warn([UNSURE.format(names=listed(settled.unsure), number=number)])
+            if settled.shown and not settled.refused:
+                self._registered.warn([SHOWN.format(names=listed(settled.shown), number=number - 1)])
         self.restored = False
 
     def _check_what_was_put(self, goes_on: bool) -> None:

@@ -188,7 +188,10 @@ def test_a_newcomer_takes_the_count_and_keeps_what_is_its_own(number: int) -> No
     other.variables.inherited.adopt(before.variables.pack())
     told = [one.next(number), other.next(number)]
     assert one.variables.lacks(number) is False and other.variables.lacks(number) is True
-    assert [one.hear(number, told, 0), other.hear(number, told, 1).refused] == [Settled(behind={"own"}), set()]
+    assert [one.hear(number, told, 0), other.hear(number, told, 1).refused] == [
+        Settled(behind={"own"}, shown={"own"}),
+        set(),
+    ]
     assert (one.count, other.count) == (number, number)
     # Not one.own: a number that is used after the loop is not each rank's own, to be left alone.
     assert (vars(one)["own"], vars(other)["own"]) == (number, 2 * (number - 1))
