@@ -378,13 +378,9 @@ class Client(Connection):
         return self._errand("drain-node", node, wait_seconds, request)
 
     def stop(self, *, dump: bool = False, wait_seconds: float = 300.0, request: str = "") -> ErrandResult:
-        """End the job between two steps, on all ranks. Return when its manager has told all launchers to end."""
-        if dump:
-            raise UsageError(
-                "a last checkpoint is written before a failed job ends, not before a stop yet: pause the job before "
-                "the step that follows the script's own checkpoint, then stop it"
-            )
-        return self._errand("stop", "", wait_seconds, request)
+        """End the job between two steps, on all ranks. Return when its manager has told all launchers to end. `dump`:
+        the script writes its last checkpoint before that; if it cannot, the job goes on."""
+        return self._errand("save-and-stop" if dump else "stop", "", wait_seconds, request)
 
     def _errand(self, topic: str, about: str, wait_seconds: float, request: str) -> ErrandResult:
         request, end = request or secrets.token_hex(8), time.monotonic() + wait_seconds
@@ -393,8 +389,16 @@ class Client(Connection):
         while (errand := facts["errand"]) is not None and not errand["over"] and time.monotonic() < end:
             before, facts = facts, self._look(facts, end, request)
             # A manager that ends in good order takes its note along. One that was killed leaves it behind.
-            if topic == "stop" and facts is before and there and residence.read(self.config.job.directory) is None:
-                return ErrandResult(request, True, False, "the job and its manager have ended", (), errand)
+            if (
+                topic.endswith("stop")
+                and facts is before
+                and there
+                and residence.read(self.config.job.directory) is None
+            ):
+                words = "the job and its manager have ended"
+                if topic == "save-and-stop":
+                    words += ", and whether a last checkpoint was written is not known"
+                return ErrandResult(request, topic == "stop", False, words, (), errand)
         if errand is None:
             return ErrandResult(request, False, False, "the manager knows nothing of it any more", (), facts)
         names = ("rank", "node", "incarnation", "node_now", "incarnation_now", "replaced")

@@ -2,11 +2,11 @@
 
 Three commands in one table, since they differ only in what they name. The answer comes when the errand is over, or with
 the reason why nothing was done. Nothing is decided here; the facts and the sentences come from the manager. `stop` ends
-all launchers with exit code 75. Its `--dump` is refused: a last checkpoint is written only before a failed job ends.
+all launchers with exit code 75; with `--dump` the script's last checkpoint is written before, or the job goes on.
 
 Exit codes: 0 it is done; 1 it is not, or not in time; 2 it is not possible (unknown rank or node, no spare with room,
-the first node of the job, a repair is under way, nothing runs, all ranks would start over, --dump); 3 no manager
-answered.
+the first node of the job, a repair is under way, nothing runs, all ranks would start over, nobody can write a last
+checkpoint); 3 no manager answered.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ ERRANDS = (
     Errand(
         "stop",
         "--dump",
-        {"action": "store_true", "help": "refused: taskd has nothing that writes a checkpoint"},
+        {
+            "action": "store_true",
+            "help": "first let the script write its last checkpoint; if it cannot, the job goes on",
+        },
         lambda asker, given, **how: asker.stop(dump=given.dump, **how),
     ),
 )

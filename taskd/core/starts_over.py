@@ -17,8 +17,17 @@ class LastCheckpoint:
 
     updates: int = -1  # after which it was written, since all began; -1: there is none
     text: str = ""  # who wrote it, or why there is none; empty: none was asked for
-    since: int = 0  # when it was asked for last
-    took_ns: int = 0  # how long that has taken together
+    since: int | None = None  # when it was asked for; None: it is not asked for now
+    took_ns: int = 0  # how long that has taken together, less the time since then
+    stops: str = ""  # why the job ends when it is written, although nothing has failed; empty: it does not
+
+    def spent_ns(self, now: int) -> int:
+        """How long it has taken so far."""
+        return self.took_ns + (0 if self.since is None else now - self.since)
+
+    def ends(self, now: int) -> None:
+        """It is written, or not waited for any longer."""
+        self.took_ns, self.since = self.spent_ns(now), None
 
 
 @dataclass(slots=True)

@@ -201,6 +201,12 @@ class ErrandKind(IntEnum):
     RESTART = 0  # one rank is replaced in place
     VACATE = 1  # all ranks of a node go to another one, and its launcher ends
     STOP = 2  # the job ends
+    SAVE = 3  # the last checkpoint is written, and the job ends
+
+    @property
+    def stops(self) -> bool:
+        """Whether the job is to end."""
+        return self in (ErrandKind.STOP, ErrandKind.SAVE)
 
 
 class ErrandFinding(IntEnum):

@@ -108,9 +108,9 @@ def errand_wish(argument: str, kind: ErrandKind, longest_ms: int) -> ErrandWish 
     the rank or the node (none: to stop the job). `longest_ms`: how long ranks may stand."""
     request, by, *named = argument.split("\n")
     lease_ns = min(limits.ERRAND_LEASE_NS, longest_ms * limits.MS)
-    if request and by and not named and kind is ErrandKind.STOP:
+    if request and by and not named and kind.stops:
         return ErrandWish(request, by, kind, (), "", lease_ns)
-    if not request or not by or len(named) != 1 or not named[0] or kind is ErrandKind.STOP:
+    if not request or not by or len(named) != 1 or not named[0] or kind.stops:
         return "an errand is asked for by request, operator, and the rank or the node, if it is about one"
     if kind is not ErrandKind.RESTART:
         return ErrandWish(request, by, kind, (), named[0], lease_ns)

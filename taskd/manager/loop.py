@@ -71,13 +71,13 @@ class ManagerLoop:
         self.job = config.job.id
         self.refusals = Refusals()
         self._roster = Roster()
-        self._life = secrets.randbits(62)
-        self._outbox = Outbox(self.job, self._life)
+        self._outbox = Outbox(self.job, secrets.randbits(62))
         self._started_ns = time.monotonic_ns()
         self._stopping = threading.Event()
         self._why = ""
         self._over: EndJob | None = None
         self._over_at = 0  # when it was over
+        self._has_errand = False  # whether an operator may still ask what has become of his
         self._door: Door | None = None
         self._memory = Memory(config)
         self._heart = Heart()
@@ -188,7 +188,8 @@ class ManagerLoop:
         for routing, data in self._outbox.take():
             door.send(routing, data)
         if self._over is not None:
-            stays_ns = ASKED_NS if self._over.kind is StopKind.ASKED else 0
+            asked = self._over.kind is StopKind.ASKED or self._has_errand
+            stays_ns = ASKED_NS if asked else 0
             waited_ns = self._memory.now_ns() - self._over_at
             if waited_ns >= (END_NS if len(self._roster) else stays_ns):
                 self._stopping.set()
@@ -285,6 +286,7 @@ class ManagerLoop:
             "restart-rank": lambda: self._errand(question.argument, ErrandKind.RESTART),
             "drain-node": lambda: self._errand(question.argument, ErrandKind.VACATE),
             "stop": lambda: self._errand(question.argument, ErrandKind.STOP),
+            "save-and-stop": lambda: self._errand(question.argument, ErrandKind.SAVE),
         }
         topic = topics.get(question.topic)
         if topic is None:
@@ -313,6 +315,7 @@ class ManagerLoop:
 
     def _errand(self, argument: str, kind: ErrandKind) -> Reply:
         """Begin an errand, or refuse it with a reason. `pauses` tells how it goes on."""
+        self._has_errand = True
         return self._follow(answers.errand_wish(argument, kind, self._longest_ms()), argument.partition("\n")[0])
 
     def _follow(self, wish: PauseWish | ErrandWish | str, request: str) -> Reply:

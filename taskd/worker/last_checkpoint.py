@@ -23,6 +23,7 @@ import torch
 from taskd.errors import StepAbandoned, TaskdError
 from taskd.state import leftover
 from taskd.state.coverage import listed
+from taskd.state.strange import STARTS_OVER
 from taskd.state.unaccounted import Census, name_of
 from taskd.worker.accounted import Accounted
 from taskd.worker.heal import Repair
@@ -38,6 +39,7 @@ NO_FUNCTION = "this rank has no function for the last checkpoint"
 AT_THE_END = "the loop is at its end"
 ACCUMULATES = "gradients of several steps accumulate, and a checkpoint would not hold them"
 TALKS = "the function for the last checkpoint communicates, and it is called on one rank alone"
+MOVES = "the function for the last checkpoint has written into {names}: {over}"
 _SOMEWHERE = "a tensor"
 
 
@@ -89,6 +91,8 @@ class LastCheckpoint:
         leftover.begin()
         followed = census.left(known, accounted.kept((transaction.begun, transaction.prover)))
         leftover.follow(followed, self)
+        local, before = self._registered.local, self._versions()
+        moment = local.capture(False)
         self._writes = True
         self._names.clear()
         try:
@@ -96,6 +100,14 @@ class LastCheckpoint:
         finally:
             self._writes = False
             leftover.release(followed)  # training may go on after all
+            moved = sorted(name for name, _ in self._versions() - before)
+            local.restore(moment)
+            if moved:
+                self._registered.coverage.flaws.append(MOVES.format(names=listed(moved), over=STARTS_OVER))
+
+    def _versions(self) -> set[tuple[str, int]]:
+        parameters = self._registered.replica.tensors()
+        return {(name, one._version) for name, one in parameters if isinstance(one, torch.nn.Parameter)}
 
     # ---- judging ----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ flap rail=a node=b times=3 every=1s | rail-out a [b] | rail-back a [b]
 plant rank=1 stage=rails do=hang|false|stuck:WORDS|WORDS
 pause [step=12] [lease=5s] [request=p1] | resume [request=r1] | pauses | count-from RANK STEP
 plant rank=1 stage=pause do=deaf|passes|cannot:WORDS
-restart-rank RANK [request=e1] | drain-node NODE [request=e1] | stop [request=e1] | errand [request=e1]
+restart-rank RANK [request=e1] | drain-node NODE [request=e1] | stop [request=e1] [dump=on] | errand [request=e1]
 prove 64 [rank=2 differs=weight|moment] [ranks=0,1,2]: ranks tell their digests after this update
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
 last-proof | hang
@@ -276,8 +276,9 @@ class Story:
     def do_drain_node(self, node: str, request: str = "e1", by: str = "ann") -> None:
         self.wants(ErrandWish(request, by, ErrandKind.VACATE, (), node, 60 * SECOND))
 
-    def do_stop(self, request: str = "e1", by: str = "ann") -> None:
-        self.wants(ErrandWish(request, by, ErrandKind.STOP, (), "", 60 * SECOND))
+    def do_stop(self, request: str = "e1", by: str = "ann", dump: str = "off") -> None:
+        kind = ErrandKind.SAVE if dump == "on" else ErrandKind.STOP
+        self.wants(ErrandWish(request, by, kind, (), "", 60 * SECOND))
 
     def wants(self, wish: PauseWish | ErrandWish) -> None:
         assert self.world.manager is not None

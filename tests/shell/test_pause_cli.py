@@ -86,7 +86,7 @@ def test_nothing_runs_or_nobody_answers(run_dir: Path, free_port: Callable[[], i
         assert refused.returncode == 2 and "nothing is running" in refused.stderr, refused
     assert "a whole number" in manager.cli("restart-rank", "--", "-1").stderr
     dump = manager.cli("stop", "--dump")
-    assert dump.returncode == 2 and "not before a stop yet" in dump.stderr, dump
+    assert dump.returncode == 2 and "nothing is running" in dump.stderr, dump
     idle = manager.cli("resume")
     assert idle.returncode == 0 and "nothing is paused" in idle.stdout
     assert manager.end() == 0, manager.said()

@@ -1,6 +1,7 @@
 """A training that can write a last checkpoint, and takes it up when it is started again."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,8 @@ if path.exists():
 def save(updates: int) -> None:
     say(f"saves {scene.rank} {first + updates}")
     if kind == "fails":
+        model.train()  # with dropout; training goes on without it, if it goes on
+        torch.manual_seed(updates)
         raise OSError("no space left on device")
     if kind == "communicates":
         dist.barrier()
@@ -68,7 +71,7 @@ if first and kind == "moves":
     meter.load_state_dict(kept["meter"])
 victim = 0 if kind == "first" else 1
 session = taskd.session()
-function = None if kind == "one" and scene.rank else save
+function = None if kind == "none" or (kind == "one" and scene.rank) else save
 session.register(model=model, optimizer=optimizer, last_checkpoint=function, local={"meter": meter})
 batches = [8 * torch.randn(4, 8, generator=torch.Generator().manual_seed(9 * at + scene.rank)) for at in range(STEPS)]
 for step in session.steps(batches[first:]):
@@ -80,6 +83,11 @@ for step in session.steps(batches[first:]):
         if (scene.rank, number, where) == (victim, scene.args.at, place) and not dead.exists():
             dead.touch()
             die()
+        if not (scene.rank or dead.exists()) and (number, f"holds {where}") == (scene.args.at, place):
+            dead.touch()
+            say("holds")
+            while not (scene.args.folder / "go").exists():
+                time.sleep(0.02)  # a file of the test has no event
 
     with step as batch:
         optimizer.zero_grad()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.launched import Launched
+from tests.launched import Launched, wait_until
+from tests.patience import PATIENCE_S
 from tests.trust.conftest import last_words
 from tests.verdicts import same_bits
 
@@ -21,18 +24,43 @@ _calm: dict[tuple[str, int], list[str]] = {}
 
 
 @pytest.fixture
-def run(tmp_path: Path, free_port: Callable[[], int]) -> Run:
-    """Runs the training to its end, in the same folder each time. A rank dies at this place of this step."""
+def start(tmp_path: Path, free_port: Callable[[], int]) -> Run:
+    """Starts the training, in the same folder each time. A rank dies at this place of this step."""
 
-    def start(kind: str, place: str, at: int, code: int = 0, restarts: int = 0, ranks: int = 2) -> Launched:
+    def launch(kind: str, place: str, at: int, restarts: int = 0, ranks: int = 2) -> Launched:
         words = ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
         script = [str(SCRIPT), "--folder", str(tmp_path), "--place", f"{kind}, {place}", "--at", str(at)]
         name = f"saved-{os.getpid()}-{free_port()}"
-        with Launched(tmp_path, free_port(), *words, *script, job=name, warm=True) as job:
+        return Launched(tmp_path, free_port(), *words, *script, job=name, warm=True)
+
+    return launch
+
+
+@pytest.fixture
+def run(start: Run) -> Run:
+    """Runs the training to its end."""
+
+    def whole(kind: str, place: str, at: int, code: int = 0, restarts: int = 0, ranks: int = 2) -> Launched:
+        with start(kind, place, at, restarts, ranks) as job:
             job.end(code)
         return job
 
-    return start
+    return whole
+
+
+def stop(job: Launched) -> tuple[int, str]:
+    """Let an operator stop the job, with a last checkpoint, while a step is under way. Return what he is told."""
+    job.wait_for_line("holds")
+    command = [sys.executable, "-m", "taskd", "stop", "--dump", "--wait", str(PATIENCE_S)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=job.environment, text=True, **pipes) as asked:  # type: ignore[call-overload]
+        paused = wait_until(
+            lambda: asked.poll() is not None or (job.ask("status") or {}).get("pause"), "a pause, or an answer"
+        )
+        (job.folder / "go").touch()
+        told = asked.communicate(timeout=PATIENCE_S)[0]
+    assert paused, told
+    return asked.returncode, told
 
 
 def as_undisturbed(run: Run, job: Launched, kind: str, ranks: int = 2) -> None:
@@ -123,3 +151,33 @@ def test_why_it_cannot_be_written_is_said(run: Run, kind: str, words: str) -> No
     job = run(kind, "forward", 4, code=1)
     assert f"exit; no last checkpoint: {words}" in job.text, job.text
     assert "may not be started again" in job.text and not (job.folder / "last.pt").exists(), job.text
+
+
+@pytest.mark.parametrize(("kind", "place"), [("plain", "forward"), ("counts", "updated")])
+def test_an_operator_stops_the_job_with_it(start: Run, run: Run, kind: str, place: str) -> None:
+    with start(kind, f"holds {place}", 5) as job:
+        code, told = stop(job)
+        assert job.end(code=None) == [75], job.text
+    done = torch.load(job.folder / "last.pt")["done"]
+    assert code == 0 and f"wrote the last checkpoint, after {done} updates" in told, told
+    again = run(kind, "nowhere", -1)
+    assert again.said("goes") == [f"on from {done}"] * 2, again.text
+    as_undisturbed(run, again, kind)
+
+
+def test_a_job_whose_checkpoint_cannot_be_written_is_not_stopped(start: Run, run: Run) -> None:
+    with start("fails", "holds forward", 5) as job:
+        code, told = stop(job)
+        job.end()
+    assert code == 1 and "no space left on device" in told and "the job is not stopped" in told, told
+    assert len(job.said("saves")) == 1 and not (job.folder / "last.pt").exists(), job.text
+    (job.folder / "last.pt").touch()
+    as_undisturbed(run, job, "fails")
+
+
+def test_a_stop_with_a_checkpoint_that_nobody_can_write_is_refused(start: Run) -> None:
+    with start("none", "holds forward", 5) as job:
+        job.wait_for_line("holds")
+        code, told = stop(job)
+        job.end()
+    assert code == 2 and "no rank can write a last checkpoint" in told, told

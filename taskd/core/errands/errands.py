@@ -3,7 +3,8 @@ between two steps.
 
 An errand lets all ranks stand before one step, as a pause does. Then the ranks that it is about are ended, and the
 repair replaces them like ranks that have died. When all have the same state again, they go on. If the job is paused
-already, that pause is used and stays. To stop a job is to end it while all stand. Failure modes, and what follows:
+already, that pause is used and stays. To stop a job is to end it while all stand; before that, the last checkpoint may
+be written, by a repair that replaces nobody. Failure modes, and what follows:
 
 - *It would cost more than a repair* (all ranks would start over, the job would end, no node has room): it is refused,
   with what would happen. This is asked again when all ranks stand.
@@ -11,6 +12,7 @@ already, that pause is used and stays. To stop a job is to end it while all stan
 - *The pause ends* (an operator resumes the job, a rank leaves): the errand has failed, and nothing was done.
 - *A rank dies before its turn*: its repair comes first. A rank that was to be replaced is replaced by that. Otherwise
   the errand has failed: what the ladder would do within an incident was not asked.
+- *The last checkpoint cannot be written*, or a rank dies meanwhile: the job is not stopped, and all ranks go on.
 - *The node with room is lost meanwhile*: the ranks go back to their own node.
 - *The manager is started again*: errands are wishes and verdicts in the journal, so it goes on where it was.
 - *Two operators at once, or one that asks twice*: one errand at a time, and a request is followed once.
@@ -38,7 +40,7 @@ from taskd.core.repair.incident import Incident
 from taskd.core.repair.repairs import Repairs
 from taskd.core.table import Table
 from taskd.core.times import Moment
-from taskd.core.types import ErrandFinding, ErrandKind, Outcome, RankState, StopKind
+from taskd.core.types import ErrandFinding, ErrandKind, Outcome, RankState, StopKind, Strategy
 from taskd.core.words import STOPPED_CODE, cut, rank_words, verb
 
 OWN = "errand "
@@ -50,6 +52,7 @@ class ErrandState(Enum):
 
     COMES = "waiting for all ranks to stand"
     REPLACES = "replacing ranks"
+    SAVES = "writing the last checkpoint"
     LEAVES = "waiting for a launcher to end"
     ENDED = "over"
 
@@ -58,6 +61,7 @@ class ErrandCause(Enum):
     """What changes the state of an errand."""
 
     ACT = auto()  # its ranks are ended
+    SAVE = auto()  # the last checkpoint is asked for
     MOVED = auto()  # no rank is left on the node
     END = auto()
 
@@ -69,8 +73,9 @@ ERRAND = Table(
     _S.COMES,
     [
         (_S.COMES, _C.ACT, _S.REPLACES),
+        (_S.COMES, _C.SAVE, _S.SAVES),
         (_S.REPLACES, _C.MOVED, _S.LEAVES),
-        ((_S.COMES, _S.REPLACES, _S.LEAVES), _C.END, _S.ENDED),
+        ((_S.COMES, _S.REPLACES, _S.SAVES, _S.LEAVES), _C.END, _S.ENDED),
     ],
 )
 
@@ -104,6 +109,8 @@ class Errand:
         """`restart rank 2`."""
         if self.wish.kind is ErrandKind.STOP:
             return "stop the job"
+        if self.wish.kind is ErrandKind.SAVE:
+            return "write the last checkpoint and stop the job"
         if self.wish.kind is ErrandKind.VACATE:
             return f"drain node {self.wish.node}"
         return f"restart {rank_words(self.wish.ranks)}"
@@ -140,7 +147,8 @@ class Errands:
             return f"{self.errand.wish.by} has asked to {self.errand.what}: try again when that is over"
         if not members.world_size or not members.counts[RankState.ALIVE]:
             return "nothing is running: no rank has come yet, or all have ended"
-        if repairing or self._repairs.case.attempts.attempt is not None:
+        stands = pause is not None and pause.state is PauseState.STANDS
+        if repairing or (self._repairs.case.attempts.attempt is not None and not (stands and wish.kind.stops)):
             return (
                 f"a repair is under way ({repairing or 'its first step is still to come'}): try again when it is over"
             )
@@ -169,8 +177,12 @@ class Errands:
         errand, over = self.errand, self._job.over
         if errand is None:
             return None
+        if over is not None and errand.state is ErrandState.SAVES and over.kind is StopKind.ASKED:
+            return _verdict(ErrandFinding.DONE, over.reason)
         if over is not None:
             return _verdict(ErrandFinding.FAILED, f"the job is over: {over.reason}")
+        if errand.state is ErrandState.SAVES:
+            return None if self._repairs.case.busy else self._of_saving(errand)
         if errand.state is ErrandState.COMES:
             return None if self._repairs.case.busy else self._of_coming(errand, now)
         if errand.state is ErrandState.REPLACES:
@@ -193,7 +205,7 @@ class Errands:
             return _verdict(ErrandFinding.DONE, f"{rank_words(replaced)} died meanwhile, and was replaced for that")
         if replaced:
             return _verdict(ErrandFinding.FAILED, f"{rank_words(replaced)} died meanwhile: ask again")
-        if self._job.epoch != errand.epoch and wish.kind is not ErrandKind.STOP:
+        if self._job.epoch != errand.epoch and not wish.kind.stops:
             return _verdict(ErrandFinding.FAILED, "a repair came first: ask again")
         if pause is not None and pause.state is not PauseState.STANDS:
             return None
@@ -206,6 +218,15 @@ class Errands:
             return _verdict(ErrandFinding.FAILED, text)
         text = f"all ranks stood {pause.place}" if pause is not None else "not all ranks came to a stand in time"
         return _verdict(ErrandFinding.ACT, text)
+
+    def _of_saving(self, errand: Errand) -> ErrandVerdict:
+        """The job was not ended, so the last checkpoint is not written."""
+        case = self._repairs.case
+        known = [*case.history, *([case.incident] if case.incident is not None else [])]
+        incident = next((one for one in known if one.id == errand.incident), None)
+        why = "" if incident is None else incident.checkpoint.text
+        over = ", and all ranks have started over" if incident is not None and incident.over.times else ""
+        return _verdict(ErrandFinding.FAILED, f"{why or 'a rank died meanwhile'}{over}: the job is not stopped")
 
     def _of_replacing(self, errand: Errand) -> ErrandVerdict | None:
         case, node = self._repairs.case, errand.wish.node
@@ -258,9 +279,15 @@ class Errands:
 
     def _act(self, errand: Errand, reason: str, when: Moment) -> None:
         wish, case = errand.wish, self._repairs.case
-        errand.state = ERRAND.after(errand.state, ErrandCause.ACT)
-        if wish.kind is ErrandKind.STOP:
+        saves = wish.kind is ErrandKind.SAVE
+        errand.state = ERRAND.after(errand.state, ErrandCause.SAVE if saves else ErrandCause.ACT)
+        if wish.kind.stops:
             text = f"an operator has stopped the job: {wish.by}, when {reason}"
+            if saves:
+                trouble = f"{wish.by} wants the last checkpoint, and then the end of the job"
+                self._repairs.faults.stops(trouble, text, when)
+                errand.incident = 0 if case.incident is None else case.incident.id
+                return
             self._repairs.ending.finish(STOPPED_CODE, text, when.now, StopKind.ASKED)
             self._end(errand, True, reason, when)
             return
@@ -272,7 +299,10 @@ class Errands:
 
     def _end(self, errand: Errand, done: bool, words: str, when: Moment) -> None:
         self._free(errand, when)
-        node = self._members.nodes.get(errand.wish.node)
+        incident, node = self._repairs.case.incident, self._members.nodes.get(errand.wish.node)
+        if incident is not None and incident.id == errand.incident and errand.wish.kind is ErrandKind.SAVE:
+            incident.checkpoint.stops = incident.checkpoint.text = ""
+            incident.exhausted.discard(Strategy.DUMP)  # a death may need it yet
         if not done or (node is not None and node.state in (NodeState.LEFT, NodeState.LOST)):
             self._members.vacated.discard(errand.wish.node)
         errand.state = ERRAND.after(errand.state, ErrandCause.END)

@@ -23,6 +23,8 @@ def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapp
     far as its proofs have told it."""
     if wish.kind is ErrandKind.STOP:
         return ""
+    if wish.kind is ErrandKind.SAVE:
+        return _unsaved(members, repairs)
     if wish.kind is ErrandKind.VACATE:
         return cut(
             _unfit(members, wish) or _costs(members, repairs, wish, Strategy.RECOVER, now) or _alone(wish, parts)
@@ -31,6 +33,26 @@ def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapp
     if members.find(rank) is None:
         return f"there is no rank {rank}: the job has ranks 0 to {members.world_size - 1}"
     return cut(_costs(members, repairs, wish, Strategy.IN_PLACE, now))
+
+
+def _unsaved(members: Membership, repairs: Repairs) -> str:
+    """Why no last checkpoint can be written now. Empty: it can be, if the script's function does not refuse."""
+    if not repairs.rules.recover:
+        return "recovery is off in this job, so no last checkpoint is written"
+    if Strategy.DUMP not in repairs.rules.strategies:
+        return "dump is not among the strategies of this job, so no last checkpoint is written"
+    if repairs.damaged:
+        return "ranks were found to hold different things, so no last checkpoint is written"
+    if not members.trained:
+        return "no step is done yet, so there is nothing to be saved"
+    if any(record.cover is Cover.STARTS_OVER for record in members.ranks):
+        return "if that failed, all ranks would start over; the output of the job tells why"
+    if not placement.can_save(members):
+        return (
+            "no rank can write a last checkpoint: the script names no function for it "
+            "(taskd.session().register(last_checkpoint=...)), or some part of the model has no rank that could"
+        )
+    return ""
 
 
 def _costs(members: Membership, repairs: Repairs, wish: ErrandWish, wanted: Strategy, now: int) -> str:

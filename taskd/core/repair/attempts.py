@@ -66,6 +66,8 @@ class Attempts:
         """End the failed attempt: close its phases and wait for no rank. `begin` still reads its seats."""
         if self.attempt is not None and self.attempt.state is not AttemptState.ENDED:
             incident.end_all(when.now)
+            if self.attempt.saves:
+                incident.checkpoint.ends(when.now)
             self._watch(self.attempt, False)
             self.attempt.move(AttemptCause.FAULT, when.at)
 

@@ -90,7 +90,7 @@ class Case:
         if incident is None or not incident.attempts:
             return 0
         stood_ns = self._job.members.stood_ns(now) - self._stood_ns
-        return now - incident.opened_at - stood_ns - incident.checkpoint.took_ns
+        return now - incident.opened_at - stood_ns - incident.checkpoint.spent_ns(now)
 
     @property
     def deciding(self) -> bool:

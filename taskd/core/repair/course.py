@@ -79,7 +79,7 @@ class Course:
         assert incident is not None
         incident.exhausted.add(Strategy.DUMP)
         incident.checkpoint.text = text
-        incident.checkpoint.took_ns += when.now - incident.checkpoint.since
+        incident.checkpoint.ends(when.now)
         incident.note(text)
         self._job.note(kind, text)
         self._case.decision.want(DecisionCause.TROUBLE, when.at)  # even if the decision has to wait for nodes

@@ -68,6 +68,8 @@ class Decider:
         waiting = attempt.strategy if attempt is not None and (attempts.placing or attempts.resting) else None
         repairing = attempt is not None and attempt.state is not AttemptState.REDO
         lost = set(self._members.in_state(RankState.DEAD))
+        if lost:
+            incident.checkpoint.stops = ""  # what an operator wants has to wait for what a death needs
         same_try = incident.answers(lost)
         found = self._look(incident, repairing, when.now)
         decision = decide(found)
@@ -83,7 +85,8 @@ class Decider:
         incident.follow(decision)
         self._job.note("decision", decision.reason)
         if decision.strategy is Strategy.EXIT:
-            self._ending.finish(decision.exit_code, f"{decision.reason}{notices.saved(incident)}", when.now)
+            text = f"{decision.reason}{notices.saved(incident)}"
+            self._ending.finish(decision.exit_code, text, when.now, decision.kind)
         elif decision.strategy is Strategy.OBSERVE:
             incident.move(IncidentCause.OBSERVE)
             incident.missing = lost

@@ -6,6 +6,7 @@ Failure modes, and what follows:
 - *Ranks die before anything was trained*: others may be dying of the same cause, so the decision waits a moment.
 - *An error leaves a step, and its process lives*: a repair that replaces no rank, unless that cannot help.
 - *A rank says in a step that going on would be wrong*: all ranks start over. No repair of this rank would help.
+- *An operator wants a checkpoint and the end of the job*: nothing has failed, but ranks have to park for it.
 - *An external launcher starts ranks again*: the replaced ranks count as missing until they are back, and no longer.
 
 This module makes no decision (decider), and it does NOT find out that a rank is dead (detector, membership).
@@ -87,6 +88,11 @@ class Faults:
     def asked(self, ranks: Iterable[int], by: str, when: Moment) -> None:
         """An operator wants other processes for these ranks."""
         self._give_up(ranks, GivenUp.ASKED, asked_words(by), "operator", 0, when)
+
+    def stops(self, trouble: str, text: str, when: Moment) -> None:
+        """An operator wants the last checkpoint written, and then the end of the job with this text."""
+        self._case.open("operator", [], trouble, 0, when.now).checkpoint.stops = text
+        self._decider.decide_soon(DecisionCause.TROUBLE, when)
 
     def _give_up(self, ranks: Iterable[int], why: GivenUp, words: str, kind: str, age_ns: int, when: Moment) -> None:
         dead = [rank for rank in ranks if self._members.give_up(self._members.ranks[rank], why, words)]

@@ -146,8 +146,10 @@ class Incident:
         return new
 
     def follow(self, decision: Decision) -> None:
-        """Take over the strategy and the reason of a decision."""
+        """Take over the strategy and the reason of a decision. A job that is repaired is not stopped any more."""
         self.strategy, self.reason = decision.strategy, decision.reason
+        if decision.strategy not in (Strategy.DUMP, Strategy.EXIT):
+            self.checkpoint.stops = ""
 
     def detected(self, age_ns: int, now: int) -> None:
         """The fault began `age_ns` before it was seen. 0: not known."""

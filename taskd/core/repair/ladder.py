@@ -6,6 +6,7 @@ follows:
 - *A strategy has failed too often in this incident*: it is exhausted and the next rung is taken. EXIT is always left.
 - *A script fails at start on every rank*: one EXIT with the cause, no restart storm.
 - *A step raises each time it is done*: EXIT with that error. No newcomer is started, since it would raise again.
+- *An operator ends the job with a checkpoint*: EXIT once it is written. If it cannot be, the job goes on.
 - *Nothing is lost* (the dead ranks had done their work), or only an external launcher can start ranks: OBSERVE.
 - *All would start again, or the job would end*: survivors first write the last checkpoint, if the script has said how.
   Not if a step raises each time: then what ends the job is the script's own, and may be in its state.
@@ -21,10 +22,11 @@ from dataclasses import dataclass
 
 from taskd.core.policy.rules import Event, Fail, Fault, Scope
 from taskd.core.policy.ruling import PLAIN, Ruling
-from taskd.core.types import GivenUp, Strategy
+from taskd.core.types import GivenUp, StopKind, Strategy
 from taskd.core.words import (
     LEFT_EARLY,
     RAISED_AGAIN,
+    STOPPED_CODE,
     cut,
     exit_words,
     follows,
@@ -102,6 +104,18 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """What there is to know about the last checkpoint."""
+
+    possible: bool = False  # survivors can write it
+    done: bool = False  # it is written
+    stops: str = ""  # why the job ends then, although nothing has failed; empty: it does not
+
+
+NO_SAVING = Saving()
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """Everything that the ladder reads."""
 
@@ -117,7 +131,7 @@ class Situation:
     state_lost: bool  # survivors were asked, and none holds a whole state
     repairing: bool  # ranks are parked for a repair, so it must be brought to an end
     all_start: bool  # every rank's node can start workers, or the rank can be placed elsewhere
-    can_save: bool = False  # survivors can write the last checkpoint
+    saving: Saving = NO_SAVING
     fallen: tuple[Loss, ...] = ()  # ranks that died in this incident, in time order, with those started again
     ruling: Ruling = PLAIN  # what the user's policy says about these losses
 
@@ -129,6 +143,7 @@ class Decision:
     strategy: Strategy
     reason: str
     exit_code: int = 0
+    kind: StopKind = StopKind.OVER
 
 
 def causes_first(losses: Iterable[Loss]) -> tuple[Loss, ...]:
@@ -150,12 +165,14 @@ def decide(now: Situation) -> Decision:
     found = _decide(now)
     loses = found.strategy is Strategy.EXIT or (found.strategy is Strategy.RESPAWN and now.trained)
     sound = not any(loss.raised_again for loss in now.losses)
-    if loses and sound and now.can_save and Strategy.DUMP in now.allowed - now.exhausted:
+    if loses and sound and now.saving.possible and Strategy.DUMP in now.allowed - now.exhausted:
         return Decision(Strategy.DUMP, f"{found.reason}{SAVES_FIRST}")
     return found
 
 
 def _decide(now: Situation) -> Decision:
+    if now.saving.stops and (now.saving.done or not (now.losses or now.left or _failed_before(now))):
+        return _stop(now)
     what = describe(now.losses) if now.losses else now.trouble
     if now.left and now.fallen and not now.losses:
         what = f"{describe(now.fallen)}, and {now.trouble}"
@@ -171,6 +188,20 @@ def _decide(now: Situation) -> Decision:
     if impossible:
         return _give_up(now, f"{what}; {impossible}", now.losses or now.fallen)
     return _climb(now, what)
+
+
+def _failed_before(now: Situation) -> bool:
+    """Whether not even a repair that replaces nobody lets all go on."""
+    return now.state_lost or Strategy.IN_PLACE in now.exhausted
+
+
+def _stop(now: Situation) -> Decision:
+    """An operator ends the job, but not without a checkpoint."""
+    if now.saving.done:
+        return Decision(Strategy.EXIT, now.saving.stops, STOPPED_CODE, StopKind.ASKED)
+    if now.saving.possible and Strategy.DUMP in now.allowed - now.exhausted:
+        return Decision(Strategy.DUMP, f"{now.trouble}: dump")
+    return Decision(Strategy.IN_PLACE, f"{now.trouble}; it is not written, so all ranks go on: recover-in-place")
 
 
 def _give_up(now: Situation, why: str, blamed: tuple[Loss, ...]) -> Decision:

@@ -16,7 +16,7 @@ from taskd.core.policy.rules import DEFAULT, Event, Policy
 from taskd.core.policy.ruling import History
 from taskd.core.records import NodeRecord, NodeState, RankRecord, Restart
 from taskd.core.repair.incident import Incident
-from taskd.core.repair.ladder import Decision, Loss, Situation, causes_first, decide, faults
+from taskd.core.repair.ladder import Decision, Loss, Saving, Situation, causes_first, decide, faults
 from taskd.core.types import GivenUp, RankState, Strategy
 from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED
 
@@ -169,6 +169,7 @@ def situation(
 ) -> Situation:
     """Collect everything that the ladder reads. `repair_ns`: how long the repair has taken so far; `damaged`: ranks
     were found to hold different things."""
+    checkpoint = incident.checkpoint
     homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
     room = 0
     if homeless:
@@ -189,7 +190,7 @@ def situation(
         state_lost=incident.state_lost,
         repairing=repairing,
         all_start=room >= homeless,
-        can_save=not damaged and can_save(members),
+        saving=Saving(not damaged and can_save(members), checkpoint.updates >= 0, checkpoint.stops),
         ruling=history.ruling(faults(lost), repair_ns, now),
     )
 

@@ -55,6 +55,11 @@ class Repairs:
         self.devices = Devices(job, self.case)
         self._course = Course(job, self.case, self._decider, self.faults)
 
+    @property
+    def damaged(self) -> bool:
+        """Whether ranks were found to hold different things since they last began."""
+        return self._job.starts_over.damaged
+
     def left(self, rank: int, when: Moment) -> None:
         """A rank has ended in good order. A policy may say that the job is complete then, whatever others do."""
         if self.ending.completes(when):
