@@ -24,12 +24,12 @@ SOURCES := $(shell find csrc 2>/dev/null)
 CXX_FILES := $(filter %.cpp %.h %.hpp,$(SOURCES))
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo docs test test-full test-timing lint format clean
+.PHONY: help venv demo docs test test-full test-rest test-starved test-timing lint format clean
 
 help:
 	@echo "make demo    train on two simulated nodes and watch taskd look after it"
 	@echo "make test    the gate: lint, then every test that a change has to pass"
-	@echo "make test-full    what the gate leaves out (storms, many seeds...), and the gate again with half a core"
+	@echo "make test-full    test-rest, what the gate leaves out (storms, many seeds...); test-starved, the gate with half a core"
 	@echo "make test-timing  how quick it is, on a machine that does nothing else"
 	@echo "make lint    ruff, mypy, clang-format, changing nothing"
 	@echo "make format  put the formatting right"
@@ -60,9 +60,14 @@ test: lint
 	$(RUN) tests.sanitized memory
 	$(TESTS) gate -n 2 $(SLOWEST) $(ARGS)
 
-test-full: lint
+test-full: test-rest test-starved
+
+test-rest: lint
 	$(RUN) tests.sanitized memory races
 	$(TESTS) full -n 2 $(SLOWEST) $(ARGS)
+
+test-starved: lint
+	$(RUN) tests.sanitized memory
 	$(TESTS) gate -n 2 --starve $(SLOWEST) $(ARGS)
 
 test-timing: $(BUILT)
