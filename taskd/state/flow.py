@@ -74,6 +74,7 @@ class Flow:
         self._follow(_others(getattr(home, "body", []), loop))
         self.track.exposed = exposed
         self.computes = self.track.used()
+        self.reach.forget()
 
     def _read_behind(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
         """Return the places that not every step sets, and that the code behind the loop reads: the best weights so far
@@ -90,11 +91,13 @@ class Flow:
             self.values.again()
             self._follow(one for one in home.body if not isinstance(one, SCOPES))
         self.computes = self.track.used()
+        self.reach.forget()
 
     def sets(self, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
         """Return the places that its body sets or changes in place."""
         self.values.partly = False
         self._follow(loop.body)
+        self.reach.forget()
         return {place for place in self.track.written if LOCAL not in place.root}
 
     def keeps(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> set[Place]:
@@ -105,6 +108,7 @@ class Flow:
             self._follow(loop.body)
         others = _others(getattr(home, "body", []), loop)
         self._follow(one for one in others if one.lineno > (loop.end_lineno or 0))
+        self.reach.forget()
         return {place for place in self.track.used() if LOCAL not in place.root}
 
     def _function(self, block: Sequence[ast.stmt], sink: Sink) -> Ends:

@@ -154,6 +154,10 @@ class Reach:
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         self._from_outside = frozenset((*parameters, *code.co_freevars))
 
+    def forget(self) -> None:
+        """Keep nothing alive of what was found."""
+        self._there.clear()
+
     def called(self, function: ast.expr, names: Names) -> Called | None:
         """Return the function of the script that this expression calls, or None."""
         owner: Place | None = None

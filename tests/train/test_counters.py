@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import linecache
 import textwrap
+import weakref
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -78,7 +80,7 @@ def code_of(code: CodeType, name: str) -> CodeType:
     return todo[-1]
 
 
-def found_in(body: str, source: str = MODULE, function: str = "train") -> Loop:
+def found_in(body: str, source: str = MODULE, function: str = "train", sees: Any = None) -> Loop:
     """Return what is found about a loop with this body, in the method of a class."""
     text = source.replace("{body}", textwrap.indent(textwrap.dedent(body).strip(), " " * 16))
     linecache.cache[NAME] = (len(text), None, text.splitlines(keepends=True), NAME)
@@ -91,6 +93,8 @@ def found_in(body: str, source: str = MODULE, function: str = "train") -> Loop:
     trainer = object.__new__(space["Trainer"])
 
     def look(place: Place) -> Any:
+        if sees is not None:
+            return sees(place)
         return place.found(trainer if place.root == "self" else space.get(place.root, NOTHING))
 
     return counters.of_loop(code, line, space, look)
@@ -231,3 +235,25 @@ def test_nothing_of_the_scripts_is_run_or_asked() -> None:
     train = space["train"]
     assert type(train) is FunctionType
     assert counters.of_loop(train.__code__, 2, space, lambda one: space.get(one.root, NOTHING))[0] == Counters(["n"])
+
+
+class Meter:
+    """Something that the loop looks at."""
+
+    count = 0
+
+
+def test_no_object_of_the_script_is_kept_alive() -> None:
+    seen = list[weakref.ref[Meter]]()
+
+    def sees(_: Place) -> Meter:
+        found = Meter()
+        seen.append(weakref.ref(found))
+        return found
+
+    gc.disable()
+    try:
+        found_in("self.meter.update(step)\nother.count += self.meter.mean\nhelper()", sees=sees)
+        assert seen and not any(one() for one in seen)
+    finally:
+        gc.enable()
