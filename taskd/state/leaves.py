@@ -73,6 +73,11 @@ GENERATOR = mark("generator ")
 _FLAGS = frozenset(packed(value) for value in (True, False, None))
 _OF_TORCH = "require_forward_param_sync"
 """DistributedDataParallel sets this attribute in each forward, so an evaluation changes it."""
+_OF_LIBRARIES = (
+    *("_", "TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "CUDNN", "NCCL", "HCCL", "ASCEND", "GLOO"),
+    *("OMP_", "KMP_", "MKL_", "DISABLE_CUPTI", "TEARDOWN_CUPTI", "TOKENIZERS_"),
+)
+"""How variables of the environment begin that libraries set while steps run. Some hold addresses of one process."""
 HOOK = "hook "
 """With this begin the names of hooks, and of what only they use."""
 GONE = b""
@@ -259,7 +264,8 @@ def _parts(name: str, one: Any) -> Iterator[_Part]:
     elif issubclass(kind, type):
         yield from _of_a_class(name, one)
     elif one is os.environ:
-        yield from ((f"{name}[{key!r}]", value, (one, key)) for key, value in [*os.environ.items()])
+        own = [pair for pair in [*os.environ.items()] if not pair[0].startswith(_OF_LIBRARIES)]
+        yield from ((f"{name}[{key!r}]", value, (one, key)) for key, value in own)
     elif issubclass(kind, torch.nn.Module):
         yield from _of_module(name, one)
     elif kind.__name__ == "SeedSequence" and hasattr(kind, "n_children_spawned"):

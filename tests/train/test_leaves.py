@@ -144,6 +144,12 @@ def test_another_module_is_seen_where_it_is_named() -> None:
         del verdicts.seen  # type: ignore[attr-defined]
 
 
+def test_what_libraries_set_in_the_environment_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile leaves an address of this process there."""
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "1234")
+    assert not any("_TORCH" in name for name in leaves_of([("os.environ", os.environ)], NONE))
+
+
 def test_the_environment_is_seen() -> None:
     os.environ["TASKD_TEST_LEAVES"] = "7"
     try:
