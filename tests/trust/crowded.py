@@ -1,7 +1,7 @@
 """A loop that reaches so many objects that nobody can look at all of them before each step.
 
-Each step replaces a list of COUNT objects. A callback, which no source shows, sets a weight for the next step.
-"array": the weight is an array of numpy, which is changed in place. "calm": nothing is changed.
+Each step replaces a list of COUNT objects. The weight of the loss is made anew between two epochs, by a function that
+remembers something. "array": in an array of numpy that its callback changes in place. "calm": nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 import taskd
 from tests.trust.scene import Net, Scene, average_gradients, loss_of
 
-COUNT = 2000
-EPOCHS = 20
+COUNT = 300
+EPOCHS = 12
 scene = Scene()
 kind, _, place = scene.args.place.partition(", ")
 scene.args.place = place
@@ -36,29 +36,33 @@ class Board:
     """Calls its callbacks, and keeps the crowd."""
 
     def __init__(self) -> None:
-        self.weight = numpy.ones(4)
+        self.shares = numpy.ones(4)
         self.crowd = crowd()
-        self.callbacks: list[Callable[[float], None]] = [self.keep]
+        self.callbacks: list[Callable[[], None]] = [self.shrink]
 
-    def keep(self, loss: float) -> None:
-        """Set the weight in a way that no source shows."""
+    def shrink(self) -> None:
+        """Change the shares in a way that no source shows."""
         if kind == "array":
-            numpy.multiply(self.weight, 0.9 + 0.01 * loss, out=self.weight)
+            numpy.multiply(self.shares, 0.9, out=self.shares)
+
+    def weigh(self) -> float:
+        """Return the next weight."""
+        for callback in self.callbacks:
+            callback()
+        return float(numpy.sum(self.shares))
 
 
 board = Board()
 for _ in session.epochs(EPOCHS):
+    weight = session.between(board.weigh)
     for step in session.steps(scene.loader()):
         with step as batch:
             board.crowd = crowd()
             optimizer.zero_grad()
             scene.here(step, "forward")
-            loss = loss_of(model, batch["x"] / 20) * float(numpy.sum(board.weight))
-            loss.backward()
+            (loss_of(model, batch["x"] / 20) * weight).backward()
             average_gradients(model)
             scene.here(step, "reduced")
             optimizer.step()
             scene.here(step, "updated")
-            for callback in board.callbacks:
-                callback(loss.item())
 scene.end(model)
