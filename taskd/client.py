@@ -127,9 +127,17 @@ Self_ = TypeVar("Self_", bound="Connection")
 class Connection:
     """A connection to one manager, over which it is asked one question at a time."""
 
-    def __init__(self, job: str | None = None, *, host: str | None = None, port: int | None = None) -> None:
+    def __init__(
+        self,
+        job: str | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        config: Config | None = None,
+    ) -> None:
+        """`config`: names the manager completely, in place of all others."""
         overrides: dict[str, Any] = {"job_id": job, "manager_host": host, "manager_port": port}
-        self.config = _meant(configuration.load(**overrides))
+        self.config = config or _meant(configuration.load(**overrides))
         self.place = f"{self.config.manager.host}:{self.config.manager.port}"
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None

@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "launch": {
         "board",
         "check",
+        "client",
         "descriptors",
         "processes",
         "torch_versions",

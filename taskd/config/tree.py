@@ -211,6 +211,12 @@ class RecoverConfig:
         "What becomes of a rank that a signal has stopped while all others wait for it: it is replaced, or only named.",
         choices=("replace", "warn"),
     )
+    term_wait_ms: int = option(
+        25_000,
+        "How long a launcher that gets SIGTERM waits for the script's last checkpoint, before it ends its workers.",
+        low=0,
+        high=3_600_000,
+    )
     policy: str = option(
         "",
         "File that says which faults are repaired, how much starts again, and how often; empty: each in the cheapest "

@@ -143,7 +143,7 @@ class ErrandWish:
     by: str
     kind: ErrandKind
     ranks: tuple[int, ...]  # the ranks to be replaced
-    node: str  # for VACATE: the node; else empty
+    node: str  # for VACATE: the node; for SAVE: the node whose launcher was told to end, if one was; else empty
     lease_ns: int  # how long the other ranks may stand for it
 
 

@@ -43,7 +43,7 @@ from taskd.core.effects import Spawn
 from taskd.core.messages import Stop
 from taskd.core.types import StopKind
 from taskd.errors import TaskdError, UsageError
-from taskd.launch import beginning, checking, handing, keepers, logs
+from taskd.launch import beginning, checking, handing, keepers, logs, terminated
 from taskd.launch.manager import ManagerProcess, find_or_start, is_given, job_settings, running
 from taskd.launch.options import complete, extend, take_up
 from taskd.launch.ranks import ENDED, JOB, Ranks, learn_all, meet, with_address
@@ -182,11 +182,15 @@ def _command(parsed: Namespace) -> Command:
 
 
 class Signals:
-    """The signals that end a job. They raise an exception as under torchrun, or stop the agent's loop once it runs."""
+    """The signals that end a job. They raise an exception as under torchrun, or stop the agent's loop once it runs.
+
+    At the first SIGTERM the script's last checkpoint may be written before that."""
 
     def __init__(self, names: str) -> None:
         self.received: signal.Signals | None = None
         self.tell: Callable[[str], None] | None = None
+        self.save: Callable[[], None] | None = None
+        """Begins to write the last checkpoint. It calls `end` if the job is not stopped by that."""
         self._before: dict[int, Any] = {}
         for name in names.split(","):
             number = getattr(signal, name.strip(), None)
@@ -205,11 +209,19 @@ class Signals:
         assert self.received is not None
         return SignalException(f"Process {os.getpid()} got signal: {self.received!r}", self.received)
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End the job because of this signal."""
         self.received = signal.Signals(number)
         if self.tell is None:
             raise self.exception()
         self.tell(f"its launcher got {self.received.name}")
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        save, self.save = self.save, None
+        if save is not None and number == signal.SIGTERM:
+            save()
+        else:
+            self.end(number)
 
 
 class Launcher:
@@ -361,6 +373,8 @@ class Launcher:
         if self.standbys is not None:
             loop.pages.on_compiles = self.standbys.want
         self.signals.tell = loop.stop
+        if self.settings.recover.process_recover and self.settings.recover.term_wait_ms:
+            self.signals.save = terminated.Saving(self.settings, self.node, self.run_name, self.signals.end).begin
         return loop
 
     def _serve(self, loop: AgentLoop) -> int:
@@ -436,6 +450,7 @@ class Launcher:
         if self.beginnings is not None:
             self.beginnings.close()
         number = self.signals.received or signal.SIGTERM
+        self.signals.save = None
         self.signals.tell = lambda _reason: self.workers.signal_all(signal.SIGKILL)
         if self.workers.living:
             self.workers.signal_all(number)

@@ -105,12 +105,13 @@ def pause_wish(argument: str, resumes: bool, usual_ms: int, longest_ms: int) -> 
 
 def errand_wish(argument: str, kind: ErrandKind, longest_ms: int) -> ErrandWish | str:
     """An operator's wish, or the sentence that says what is wrong with it. Its lines are the request, the operator, and
-    the rank or the node (none: to stop the job). `longest_ms`: how long ranks may stand."""
+    the rank or the node. To stop the job needs none, but may name a node whose launcher was told to end. `longest_ms`:
+    how long ranks may stand."""
     request, by, *named = argument.split("\n")
     lease_ns = min(limits.ERRAND_LEASE_NS, longest_ms * limits.MS)
     if request and by and not named and kind.stops:
         return ErrandWish(request, by, kind, (), "", lease_ns)
-    if not request or not by or len(named) != 1 or not named[0] or kind.stops:
+    if not request or not by or len(named) != 1 or not named[0] or kind is ErrandKind.STOP:
         return "an errand is asked for by request, operator, and the rank or the node, if it is about one"
     if kind is not ErrandKind.RESTART:
         return ErrandWish(request, by, kind, (), named[0], lease_ns)

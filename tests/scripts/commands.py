@@ -276,9 +276,9 @@ class Story:
     def do_drain_node(self, node: str, request: str = "e1", by: str = "ann") -> None:
         self.wants(ErrandWish(request, by, ErrandKind.VACATE, (), node, 60 * SECOND))
 
-    def do_stop(self, request: str = "e1", by: str = "ann", dump: str = "off") -> None:
+    def do_stop(self, request: str = "e1", by: str = "ann", dump: str = "off", node: str = "") -> None:
         kind = ErrandKind.SAVE if dump == "on" else ErrandKind.STOP
-        self.wants(ErrandWish(request, by, kind, (), "", 60 * SECOND))
+        self.wants(ErrandWish(request, by, kind, (), node, 60 * SECOND))
 
     def wants(self, wish: PauseWish | ErrandWish) -> None:
         assert self.world.manager is not None

@@ -52,6 +52,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "recover.spare_wait_ms": (20_000, "TASKD_RECOVER_SPARE_WAIT_MS"),
     "recover.unrepaired_ms": (15_000, "TASKD_RECOVER_UNREPAIRED_MS"),
     "recover.hang": ("replace", "TASKD_RECOVER_HANG"),
+    "recover.term_wait_ms": (25_000, "TASKD_RECOVER_TERM_WAIT_MS"),
     "recover.never_retry": ("", "TASKD_RECOVER_NEVER_RETRY"),
     "rail.rails": ("", "TASKD_RAIL_RAILS TASKD_RAILS"),
     "rail.ports": ("", "TASKD_RAIL_PORTS"),

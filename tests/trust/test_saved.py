@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,11 +28,16 @@ _calm: dict[tuple[str, int], list[str]] = {}
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Run:
     """Starts the training, in the same folder each time. A rank dies at this place of this step."""
 
-    def launch(kind: str, place: str, at: int, restarts: int = 0, ranks: int = 2) -> Launched:
-        words = ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
+    def launch(
+        kind: str, place: str, at: int, restarts: int = 0, ranks: int = 2, nodes: int = 1, spares: int = 0
+    ) -> Launched:
+        words = ["--nproc-per-node", str(ranks // nodes), "--max-restarts", str(restarts)]
+        words += ["--nnodes", f"{nodes}:{nodes + spares}"]
         script = [str(SCRIPT), "--folder", str(tmp_path), "--place", f"{kind}, {place}", "--at", str(at)]
-        name = f"saved-{os.getpid()}-{free_port()}"
-        return Launched(tmp_path, free_port(), *words, *script, job=name, warm=True)
+        name, meet = f"saved-{os.getpid()}-{free_port()}", str(free_port())
+        places = [["--node-rank", str(node), "--master-port", meet] for node in range(nodes + spares)]
+        places = places if nodes > 1 else [[]]
+        return Launched(tmp_path, free_port(), *words, *script, nodes=places, job=name, warm=True)
 
     return launch
 
@@ -61,6 +67,19 @@ def stop(job: Launched) -> tuple[int, str]:
         told = asked.communicate(timeout=PATIENCE_S)[0]
     assert paused, told
     return asked.returncode, told
+
+
+def tell_to_end(job: Launched, *launchers: int) -> None:
+    """Send SIGTERM to these launchers, while a step is under way. Let it go on when the manager knows."""
+    job.wait_for_line("holds")
+    for at in launchers:
+        job.launchers[at].send_signal(signal.SIGTERM)
+    wait_until(lambda: ended(job) or (job.ask("status") or {}).get("pause"), "a pause, or the end")
+    (job.folder / "go").touch()
+
+
+def ended(job: Launched) -> bool:
+    return any(one.poll() is not None for one in job.launchers)
 
 
 def as_undisturbed(run: Run, job: Launched, kind: str, ranks: int = 2) -> None:
@@ -181,3 +200,70 @@ def test_a_stop_with_a_checkpoint_that_nobody_can_write_is_refused(start: Run) -
         code, told = stop(job)
         job.end()
     assert code == 2 and "no rank can write a last checkpoint" in told, told
+
+
+@pytest.mark.parametrize(("nodes", "told"), [(1, [0]), (2, [1]), (2, [0, 1])])
+def test_sigterm_of_a_launcher_stops_the_job_with_it(start: Run, run: Run, nodes: int, told: list[int]) -> None:
+    with start("plain", "holds forward", 5, nodes=nodes) as job:
+        tell_to_end(job, *told)
+        assert job.end(code=None) == [75] * nodes, job.text
+    done = torch.load(job.folder / "last.pt")["done"]
+    assert f"wrote the last checkpoint, after {done} updates" in job.text, job.text
+    assert job.text.count("the script's last checkpoint is written first") == len(told), job.text
+    again = run("plain", "nowhere", -1)
+    assert again.said("goes") == [f"on from {done}"] * 2, again.text
+    as_undisturbed(run, again, "plain")
+
+
+def test_a_job_with_a_spare_goes_on_after_sigterm(start: Run, run: Run) -> None:
+    with start("plain", "holds forward", 8, restarts=1, nodes=2, spares=1) as job:
+        job.wait_for_line("holds")
+        wait_until(lambda: len((job.ask("status") or {"nodes": []})["nodes"]) == 3, "the spare")
+        job.launchers[1].send_signal(signal.SIGTERM)
+        wait_until(lambda: job.launchers[1].poll() is not None, "the end of the launcher")
+        (job.folder / "go").touch()
+        assert job.end(code=None) == [0, 1, 0], job.text
+    assert "the job goes on: another node has room for the ranks of node node-1" in job.text, job.text
+    assert not job.said("saves") and job.text.count("begin 0") == 1, job.text
+    (job.folder / "last.pt").touch()
+    as_undisturbed(run, job, "plain")
+
+
+def test_sigterm_ends_a_job_whose_checkpoint_cannot_be_written(start: Run) -> None:
+    with start("fails", "holds forward", 5) as job:
+        tell_to_end(job, 0)
+        assert job.end(code=None) == [1], job.text
+    assert "the last checkpoint is not written: " in job.text and "no space left on device" in job.text, job.text
+    assert "the job was ended by SIGTERM" in job.text and not (job.folder / "last.pt").exists(), job.text
+
+
+def test_a_second_sigterm_ends_the_job_at_once(start: Run) -> None:
+    """Its step does not end, so nothing is written."""
+    with start("plain", "holds forward", 5) as job:
+        job.wait_for_line("holds")
+        job.launchers[0].send_signal(signal.SIGTERM)
+        job.wait_for_line("another signal ends the job at once")
+        job.launchers[0].send_signal(signal.SIGTERM)
+        assert job.end(code=None) == [1], job.text
+    assert "the job was ended by SIGTERM" in job.text and not (job.folder / "last.pt").exists(), job.text
+
+
+def test_sigterm_ends_a_job_that_has_no_checkpoint(start: Run) -> None:
+    with start("none", "holds forward", 5) as job:
+        tell_to_end(job, 0)
+        assert job.end(code=None) == [1], job.text
+    assert "no rank can write a last checkpoint" in job.text and "ended by SIGTERM" in job.text, job.text
+
+
+def test_sigterm_during_an_operators_stop_waits_for_it(start: Run) -> None:
+    with start("plain", "holds forward", 5) as job:
+        job.wait_for_line("holds")
+        command = [sys.executable, "-m", "taskd", "stop", "--dump", "--wait", str(PATIENCE_S)]
+        with subprocess.Popen(command, env=job.environment) as asked:
+            wait_until(lambda: (job.ask("status") or {}).get("pause"), "a pause")
+            job.launchers[0].send_signal(signal.SIGTERM)
+            job.wait_for_line("the script's last checkpoint is written first")
+            (job.folder / "go").touch()
+            assert asked.wait(PATIENCE_S) == 0
+        assert job.end(code=None) == [75], job.text
+    assert (job.folder / "last.pt").exists()

@@ -97,7 +97,9 @@ class Errand:
     def is_for(self, wish: ErrandWish) -> bool:
         """Whether this wish is the same."""
         own = self.wish
-        return (own.kind, own.node) == (wish.kind, wish.node) and (not wish.ranks or own.ranks == wish.ranks)
+        if own.kind is not wish.kind:
+            return False
+        return wish.kind.stops or (own.node == wish.node and (not wish.ranks or own.ranks == wish.ranks))
 
     @property
     def who(self) -> str:
@@ -282,7 +284,8 @@ class Errands:
         saves = wish.kind is ErrandKind.SAVE
         errand.state = ERRAND.after(errand.state, ErrandCause.SAVE if saves else ErrandCause.ACT)
         if wish.kind.stops:
-            text = f"an operator has stopped the job: {wish.by}, when {reason}"
+            who = f"the job is stopped for {wish.by}" if wish.node else f"an operator has stopped the job: {wish.by}"
+            text = f"{who}, when {reason}"
             if saves:
                 trouble = f"{wish.by} wants the last checkpoint, and then the end of the job"
                 self._repairs.faults.stops(trouble, text, when)

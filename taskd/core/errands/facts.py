@@ -30,6 +30,7 @@ def _errand(errand: Errand, members: Membership) -> dict[str, Any]:
         "request": errand.wish.request,
         "by": errand.wish.by,
         "what": errand.what,
+        "stops": errand.wish.kind.stops,
         "state": errand.state.value,
         "over": over,
         "done": errand.done,

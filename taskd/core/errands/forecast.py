@@ -8,6 +8,7 @@ how far an errand is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from taskd.core.events import ErrandWish
 from taskd.core.membership import Membership
@@ -24,7 +25,7 @@ def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapp
     if wish.kind is ErrandKind.STOP:
         return ""
     if wish.kind is ErrandKind.SAVE:
-        return _unsaved(members, repairs)
+        return _can_move(members, repairs, wish, parts, now) or _unsaved(members, repairs)
     if wish.kind is ErrandKind.VACATE:
         return cut(
             _unfit(members, wish) or _costs(members, repairs, wish, Strategy.RECOVER, now) or _alone(wish, parts)
@@ -53,6 +54,19 @@ def _unsaved(members: Membership, repairs: Repairs) -> str:
             "(taskd.session().register(last_checkpoint=...)), or some part of the model has no rank that could"
         )
     return ""
+
+
+def _can_move(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapping[int, int], now: int) -> str:
+    """Whether the job goes on without this node, whose launcher was told to end. Empty: it does not, or an operator has
+    asked."""
+    if not wish.node:
+        return ""
+    node = members.nodes.get(wish.node)
+    if node is None or not node.ranks:
+        return f"the job goes on: no rank is on node {wish.node}"
+    moved = replace(wish, kind=ErrandKind.VACATE, ranks=tuple(sorted(node.ranks)))
+    cannot = why_not(members, repairs, moved, parts, now)
+    return "" if cannot else f"the job goes on: another node has room for the ranks of node {wish.node}"
 
 
 def _costs(members: Membership, repairs: Repairs, wish: ErrandWish, wanted: Strategy, now: int) -> str:
