@@ -213,7 +213,7 @@ class RecoverConfig:
     )
     term_wait_ms: int = option(
         25_000,
-        "How long a launcher that gets SIGTERM waits for the script's last checkpoint, before it ends its workers.",
+        "How long a launcher that gets SIGTERM waits until its ranks are moved, or the last checkpoint is written.",
         low=0,
         high=3_600_000,
     )

@@ -350,7 +350,7 @@ class Nodes:
             self._job.tell(node.name, self._job.over)
             return
         if away:
-            reason = f"an operator has drained node {node.name}: its ranks are on other nodes, and the job goes on"
+            reason = f"node {node.name} is drained: its ranks are on other nodes, and the job goes on"
             self._job.tell(node.name, Stop(self._job.term, 0, cut(reason), StopKind.DRAINED))
             return
         if term:

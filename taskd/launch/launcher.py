@@ -55,8 +55,11 @@ from taskd.wire import exchange, keys, leftovers, local
 
 MANAGER_SECONDS = 30
 """How long the manager may take to tell all nodes that the job is over."""
-FILES = 80
-"""Files and connections that a launcher has open before its first worker: libraries, rendezvous, standby, agent."""
+TWICE_SECONDS = 1.0
+"""A SIGTERM that comes so soon after the first is the same one."""
+FILES = 90
+"""Files and connections that a launcher has open besides those of its workers: libraries, rendezvous, standby, agent,
+and the question to the manager after a SIGTERM."""
 FILES_PER_WORKER = 12
 """The pipes, logs and records of a worker: enough for a dead worker and its replacement."""
 NOT_SUPPORTED = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
@@ -182,15 +185,14 @@ def _command(parsed: Namespace) -> Command:
 
 
 class Signals:
-    """The signals that end a job. They raise an exception as under torchrun, or stop the agent's loop once it runs.
-
-    At the first SIGTERM the script's last checkpoint may be written before that."""
+    """The signals that end a job. They raise an exception as under torchrun, or stop the agent's loop once it runs."""
 
     def __init__(self, names: str) -> None:
         self.received: signal.Signals | None = None
         self.tell: Callable[[str], None] | None = None
-        self.save: Callable[[], None] | None = None
-        """Begins to write the last checkpoint. It calls `end` if the job is not stopped by that."""
+        self.prepare: Callable[[], None] | None = None
+        """Called at the first SIGTERM instead. It ends the job later, or has it ended (terminated.py)."""
+        self._prepared_at = -TWICE_SECONDS
         self._before: dict[int, Any] = {}
         for name in names.split(","):
             number = getattr(signal, name.strip(), None)
@@ -209,19 +211,17 @@ class Signals:
         assert self.received is not None
         return SignalException(f"Process {os.getpid()} got signal: {self.received!r}", self.received)
 
-    def end(self, number: int = signal.SIGTERM) -> None:
-        """End the job because of this signal."""
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGTERM and self.prepare is not None:
+            prepare, self.prepare, self._prepared_at = self.prepare, None, time.monotonic()
+            prepare()
+            return
+        if number == signal.SIGTERM and time.monotonic() - self._prepared_at < TWICE_SECONDS:
+            return  # `timeout` signals the process, and then its group
         self.received = signal.Signals(number)
         if self.tell is None:
             raise self.exception()
         self.tell(f"its launcher got {self.received.name}")
-
-    def _take(self, number: int, _frame: FrameType | None) -> None:
-        save, self.save = self.save, None
-        if save is not None and number == signal.SIGTERM:
-            save()
-        else:
-            self.end(number)
 
 
 class Launcher:
@@ -374,7 +374,8 @@ class Launcher:
             loop.pages.on_compiles = self.standbys.want
         self.signals.tell = loop.stop
         if self.settings.recover.process_recover and self.settings.recover.term_wait_ms:
-            self.signals.save = terminated.Saving(self.settings, self.node, self.run_name, self.signals.end).begin
+            told = terminated.Terminated(self.settings, self.node, self.run_name, self._end_after_sigterm)
+            self.signals.prepare = told.begin
         return loop
 
     def _serve(self, loop: AgentLoop) -> int:
@@ -433,6 +434,13 @@ class Launcher:
 
     # ---- ending -----------------------------------------------------------------------------------------------
 
+    def _end_after_sigterm(self) -> None:
+        """End because of a SIGTERM of before, unless the job ends by itself meanwhile. Any thread may call this."""
+        loop = self._loop
+        if self.signals.received is None and loop is not None and loop.left is None and not loop.core.post.stopping:
+            self.signals.received = signal.SIGTERM
+            loop.stop("its launcher got SIGTERM")
+
     def _told_to_stop(self, stop: Stop) -> None:
         if stop.exit_code:
             self.workers.signal_all(signal.SIGTERM)
@@ -450,7 +458,7 @@ class Launcher:
         if self.beginnings is not None:
             self.beginnings.close()
         number = self.signals.received or signal.SIGTERM
-        self.signals.save = None
+        self.signals.prepare = None
         self.signals.tell = lambda _reason: self.workers.signal_all(signal.SIGKILL)
         if self.workers.living:
             self.workers.signal_all(number)

@@ -83,6 +83,11 @@ def pauses(facts: dict[str, Any]) -> Reply:
     return _reply(facts, "ranks")
 
 
+def errand(facts: dict[str, Any]) -> Reply:
+    """The same without the ranks, for those who look again and again."""
+    return Reply(True, _text({name: value for name, value in facts.items() if name != "ranks"}))
+
+
 def pause_wish(argument: str, resumes: bool, usual_ms: int, longest_ms: int) -> PauseWish | str:
     """An operator's wish, or the sentence that says what is wrong with it. Its lines are the request and the operator;
     for a pause, the step (-1: none) and the milliseconds (0: as usual), too."""
@@ -111,7 +116,9 @@ def errand_wish(argument: str, kind: ErrandKind, longest_ms: int) -> ErrandWish 
     lease_ns = min(limits.ERRAND_LEASE_NS, longest_ms * limits.MS)
     if request and by and not named and kind.stops:
         return ErrandWish(request, by, kind, (), "", lease_ns)
-    if not request or not by or len(named) != 1 or not named[0] or kind is ErrandKind.STOP:
+    if request and by and len(named) == 1 and named[0] and kind is ErrandKind.SAVE:
+        return ErrandWish(request, by, kind, (), named[0], longest_ms * limits.MS)  # its launcher knows how long
+    if not request or not by or len(named) != 1 or not named[0] or kind.stops:
         return "an errand is asked for by request, operator, and the rank or the node, if it is about one"
     if kind is not ErrandKind.RESTART:
         return ErrandWish(request, by, kind, (), named[0], lease_ns)

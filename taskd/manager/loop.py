@@ -280,6 +280,7 @@ class ManagerLoop:
             "rails": lambda: answers.rails(core.rails(now_ns)),
             "rail out": lambda: self._wish(question.argument, True),
             "rail back": lambda: self._wish(question.argument, False),
+            "errand": lambda: answers.errand(core.pause(now_ns, question.argument)),
             "pauses": lambda: answers.pauses(core.pause(now_ns, question.argument)),
             "pause": lambda: self._pause(question.argument, resumes=False),
             "resume": lambda: self._pause(question.argument, resumes=True),

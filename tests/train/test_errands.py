@@ -216,7 +216,7 @@ def test_a_node_is_drained(start: Start, calm: Calm) -> None:
         found = asked.answer()
         assert [row["node_now"] for row in found["ranks"]] == ["spare-1"] * 2, found
         assert launched.launchers[1].wait(PATIENCE_S) == 0, launched.text
-        assert "an operator has drained node node-1" in launched.text, launched.text
+        assert "node node-1 is drained" in launched.text, launched.text
         assert operators_incident(launched)["strategy"] == "recover"
         assert "no node waits as a spare" in refusal(launched, "drain-node", "spare-1")
         go_on(launched)

@@ -1,6 +1,7 @@
 """A training that can write a last checkpoint, and takes it up when it is started again."""
 
 import os
+import signal
 import time
 
 import torch
@@ -32,9 +33,10 @@ if path.exists():
 
 def save(updates: int) -> None:
     say(f"saves {scene.rank} {first + updates}")
-    if kind == "fails":
+    if kind in ("fails", "stays"):
         model.train()  # with dropout; training goes on without it, if it goes on
         torch.manual_seed(updates)
+        (scene.args.folder / "failed").touch()
         raise OSError("no space left on device")
     if kind == "communicates":
         dist.barrier()
@@ -89,7 +91,14 @@ for step in session.steps(batches[first:]):
             while not (scene.args.folder / "go").exists():
                 time.sleep(0.02)  # a file of the test has no event
 
+    if kind == "twice" and scene.rank == 0 and number == scene.args.at + 3:
+        say("holds again")
+        while not (scene.args.folder / "again").exists():
+            time.sleep(0.02)  # a file of the test has no event
+
     with step as batch:
+        if kind == "stays" and (scene.args.folder / "failed").exists():
+            signal.pause()  # training goes on after the failure, and is not over before its end is wanted
         optimizer.zero_grad()
         tried += 1
         if kind == "counts":
@@ -108,5 +117,6 @@ for step in session.steps(batches[first:]):
         if kind in ("refuses", "hides") and number % 3 == 0:
             setattr(torch.fft, MEMORY, 0.1 * next(model.parameters()).detach()[0].clone())
     seen += 1
-    meter.steps += 0.1
+    if kind not in ("twice", "still"):  # what moves behind a step may make all start over after a death
+        meter.steps += 0.1
 scene.end(model.module)

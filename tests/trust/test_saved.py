@@ -209,43 +209,49 @@ def test_sigterm_of_a_launcher_stops_the_job_with_it(start: Run, run: Run, nodes
         assert job.end(code=None) == [75] * nodes, job.text
     done = torch.load(job.folder / "last.pt")["done"]
     assert f"wrote the last checkpoint, after {done} updates" in job.text, job.text
-    assert job.text.count("the script's last checkpoint is written first") == len(told), job.text
+    assert job.text.count("and waits for this first") == len(told), job.text
     again = run("plain", "nowhere", -1)
     assert again.said("goes") == [f"on from {done}"] * 2, again.text
     as_undisturbed(run, again, "plain")
 
 
-def test_a_job_with_a_spare_goes_on_after_sigterm(start: Run, run: Run) -> None:
-    with start("plain", "holds forward", 8, restarts=1, nodes=2, spares=1) as job:
+@pytest.mark.parametrize("told", [1, 2])
+def test_a_spare_takes_the_ranks_of_a_node_after_sigterm(start: Run, run: Run, told: int) -> None:
+    """Or the spare is told to end."""
+    with start("still", "holds forward", 8, restarts=1, nodes=2, spares=1) as job:
         job.wait_for_line("holds")
         wait_until(lambda: len((job.ask("status") or {"nodes": []})["nodes"]) == 3, "the spare")
-        job.launchers[1].send_signal(signal.SIGTERM)
-        wait_until(lambda: job.launchers[1].poll() is not None, "the end of the launcher")
+        job.launchers[told].send_signal(signal.SIGTERM)
+        if told == 1:
+            job.wait_for_line("and waits for this first")
+        else:
+            wait_until(lambda: job.launchers[2].poll() is not None, "the end of the spare")
         (job.folder / "go").touch()
-        assert job.end(code=None) == [0, 1, 0], job.text
-    assert "the job goes on: another node has room for the ranks of node node-1" in job.text, job.text
-    assert not job.said("saves") and job.text.count("begin 0") == 1, job.text
+        assert job.end(code=None) == ([0, 0, 0] if told == 1 else [0, 0, 1]), job.text
+    assert job.text.count("begin 0") == 1 and job.text.count("begin 1") == (2 if told == 1 else 1), job.text
+    assert not job.said("saves"), job.text
     (job.folder / "last.pt").touch()
-    as_undisturbed(run, job, "plain")
+    as_undisturbed(run, job, "still")
 
 
 def test_sigterm_ends_a_job_whose_checkpoint_cannot_be_written(start: Run) -> None:
-    with start("fails", "holds forward", 5) as job:
+    with start("stays", "holds forward", 5) as job:
         tell_to_end(job, 0)
         assert job.end(code=None) == [1], job.text
-    assert "the last checkpoint is not written: " in job.text and "no space left on device" in job.text, job.text
+    assert "this launcher got SIGTERM and ends now: " in job.text and "no space left on device" in job.text, job.text
     assert "the job was ended by SIGTERM" in job.text and not (job.folder / "last.pt").exists(), job.text
 
 
-def test_a_second_sigterm_ends_the_job_at_once(start: Run) -> None:
-    """Its step does not end, so nothing is written."""
+def test_another_signal_ends_the_job_at_once(start: Run) -> None:
+    """Its step does not end, so nothing is written. Two SIGTERMs in a row are one."""
     with start("plain", "holds forward", 5) as job:
         job.wait_for_line("holds")
         job.launchers[0].send_signal(signal.SIGTERM)
-        job.wait_for_line("another signal ends the job at once")
         job.launchers[0].send_signal(signal.SIGTERM)
+        job.wait_for_line("another signal ends it at once")
+        job.launchers[0].send_signal(signal.SIGINT)
         assert job.end(code=None) == [1], job.text
-    assert "the job was ended by SIGTERM" in job.text and not (job.folder / "last.pt").exists(), job.text
+    assert "the job was ended by SIGINT" in job.text and not (job.folder / "last.pt").exists(), job.text
 
 
 def test_sigterm_ends_a_job_that_has_no_checkpoint(start: Run) -> None:
@@ -262,8 +268,22 @@ def test_sigterm_during_an_operators_stop_waits_for_it(start: Run) -> None:
         with subprocess.Popen(command, env=job.environment) as asked:
             wait_until(lambda: (job.ask("status") or {}).get("pause"), "a pause")
             job.launchers[0].send_signal(signal.SIGTERM)
-            job.wait_for_line("the script's last checkpoint is written first")
+            job.wait_for_line("and waits for this first")
             (job.folder / "go").touch()
             assert asked.wait(PATIENCE_S) == 0
         assert job.end(code=None) == [75], job.text
     assert (job.folder / "last.pt").exists()
+
+
+def test_sigterm_in_a_repair_waits_for_its_end(start: Run) -> None:
+    with start("twice", "holds forward", 5, restarts=1) as job:
+        job.wait_for_line("holds")
+        job.kill(1)
+        job.wait_for_line("rank 1 died (SIGKILL)")
+        job.launchers[0].send_signal(signal.SIGTERM)
+        job.wait_for_line("a repair is under way")
+        (job.folder / "go").touch()
+        job.wait_for_line("and waits for this first")
+        (job.folder / "again").touch()
+        assert job.end(code=None) == [75], job.text
+    assert "healed in" in job.text and (job.folder / "last.pt").exists(), job.text

@@ -97,9 +97,7 @@ class Errand:
     def is_for(self, wish: ErrandWish) -> bool:
         """Whether this wish is the same."""
         own = self.wish
-        if own.kind is not wish.kind:
-            return False
-        return wish.kind.stops or (own.node == wish.node and (not wish.ranks or own.ranks == wish.ranks))
+        return (own.kind, own.node) == (wish.kind, wish.node) and (not wish.ranks or own.ranks == wish.ranks)
 
     @property
     def who(self) -> str:

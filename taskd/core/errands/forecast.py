@@ -8,7 +8,6 @@ how far an errand is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from taskd.core.events import ErrandWish
 from taskd.core.membership import Membership
@@ -25,7 +24,7 @@ def why_not(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapp
     if wish.kind is ErrandKind.STOP:
         return ""
     if wish.kind is ErrandKind.SAVE:
-        return _can_move(members, repairs, wish, parts, now) or _unsaved(members, repairs)
+        return _not_needed(members, wish) or _unsaved(members, repairs)
     if wish.kind is ErrandKind.VACATE:
         return cut(
             _unfit(members, wish) or _costs(members, repairs, wish, Strategy.RECOVER, now) or _alone(wish, parts)
@@ -56,17 +55,13 @@ def _unsaved(members: Membership, repairs: Repairs) -> str:
     return ""
 
 
-def _can_move(members: Membership, repairs: Repairs, wish: ErrandWish, parts: Mapping[int, int], now: int) -> str:
-    """Whether the job goes on without this node, whose launcher was told to end. Empty: it does not, or an operator has
-    asked."""
-    if not wish.node:
-        return ""
+def _not_needed(members: Membership, wish: ErrandWish) -> str:
+    """Whether the job goes on without the node whose launcher was told to end. Empty: it does not, or an operator
+    asks."""
     node = members.nodes.get(wish.node)
-    if node is None or not node.ranks:
-        return f"the job goes on: no rank is on node {wish.node}"
-    moved = replace(wish, kind=ErrandKind.VACATE, ranks=tuple(sorted(node.ranks)))
-    cannot = why_not(members, repairs, moved, parts, now)
-    return "" if cannot else f"the job goes on: another node has room for the ranks of node {wish.node}"
+    if not wish.node or (node is not None and node.ranks):
+        return ""
+    return f"the job goes on: no rank is on node {wish.node}"
 
 
 def _costs(members: Membership, repairs: Repairs, wish: ErrandWish, wanted: Strategy, now: int) -> str:
