@@ -207,13 +207,13 @@ def ladder(policy: Policy, loss: Loss, settings: Config) -> list[Decision]:
     strategies = {Strategy(name) for name in settings.recover.allowed}
     if strategies & REPAIRS:
         strategies.add(Strategy.RESPAWN)
+    recover = settings.sources.get("recover.process_recover") is None or settings.recover.process_recover
     now = Situation(
         losses=(loss,),
         trouble="",
         world_size=RANKS,
         left=(),
-        recover=settings.sources.get("recover.process_recover") is None or settings.recover.process_recover,
-        allowed=frozenset(strategies),
+        allowed=frozenset(strategies) if recover else frozenset(),
         exhausted=frozenset(),
         max_restarts=settings.recover.max_restarts if policy.limit is None else policy.limit,
         trained=True,

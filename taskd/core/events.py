@@ -166,8 +166,9 @@ class ProofVerdict:
     units: tuple[int, ...]  # for BASE and EXCEPTED: not to be compared; for DIFFERS: the units that differ
     ranks: tuple[int, ...]  # for DIFFERS: the ranks that are wrong, or all ranks
     named: bool  # the other ranks are more, and agree, so `ranks` are the wrong ones
+    taken: bool  # some of these ranks took the units from others in a repair
     harmless: bool  # the units change no weight by themselves: a script may set them on one rank alone
-    item: str  # the first of those units
+    item: str  # the first of those units; for BASE and EXCEPTED: the first that is not harmless; empty: there is none
     reason: str
 
 

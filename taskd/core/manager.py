@@ -119,8 +119,8 @@ class Manager:
         at, repairing = self._clocks.read(now).at, case.attempts.attempt is not None
         if told in (Tick, Report):
             effects += self._judged(lambda: job.over or self._watch.find(at, repairing), self._rails.apply, now)
-        if told is ProofsTold:  # during a repair, or just before one, this would change nothing
-            effects += self._judged(lambda: job.over or case.busy or self._proofs.find(), self._doubts.take, now)
+        if told is ProofsTold:
+            effects += self._judged(lambda: job.over or self._proofs.find(case.busy), self._doubts.take, now)
         if told in (Tick, Report, Stillness):
             effects += self._judged(lambda: stuck.find(at), stuck.take, now)
         if told in (Tick, Report, AgentHello, PauseAnswers):

@@ -68,8 +68,6 @@ class Reporter:
                 record.news = False
                 reports.append(record.report())
         self._report(full, tuple(reports), self._rails.news.due(now))
-        if (proofs := self._proofs.due()) is not None:
-            self._post.send(proofs)
         if (still := self._still.due(now)) is not None:
             self._post.send(still)
         if (seen := self._devices.due(now)) is not None:
@@ -115,4 +113,6 @@ class Reporter:
 
     def _report(self, full: bool, ranks: tuple[RankReport, ...], rails: tuple[RailReport, ...] = ()) -> None:
         post = self._post
+        if (proofs := self._proofs.due()) is not None:
+            post.send(proofs)
         post.send(Report(full, post.term, ranks, post.epoch, rails, self._rails.number))

@@ -1,4 +1,6 @@
-"""How often all ranks began anew, and which steps that has cost: counted for one incident, and for the whole job.
+"""How often all ranks began anew, which steps that has cost, and what makes it necessary the next time a rank is lost.
+
+The first two are counted for one incident, and for the whole job.
 
 A step is lost if it was seen to be done before all began anew, unless the last checkpoint holds it. What a script takes
 up from checkpoints of its own is not known here.
@@ -8,7 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskd.core import limits
 from taskd.core.words import lost_words
+
+NOT_SEEN = "it was not seen yet that all ranks hold the same"
 
 
 @dataclass(slots=True)
@@ -37,7 +42,9 @@ class StartsOver:
     times: int = 0
     steps_lost: int = 0
     saved: bool = False  # a last checkpoint was written before one of them
-    damaged: bool = False  # ranks were found to hold different things since the last one
+    damaged: str = ""  # what ranks no longer hold alike, since the last one; empty: nothing
+    unlike: str = ""  # what ranks never held alike, as the script wants it; empty: nothing
+    unproved: bool = False  # ranks have told what they hold, and it was not compared yet
 
     def count(self, steps: int, saved: int) -> None:
         """All ranks begin anew. `steps`: how many were done until now; `saved`: how many of them the last checkpoint
@@ -45,7 +52,18 @@ class StartsOver:
         self.times += 1
         self.steps_lost += max(steps - max(saved, 0), 0)
         self.saved |= saved >= 0
-        self.damaged = False
+        self.damaged = ""
+
+    def untaken(self, updates: int) -> str:
+        """Why no rank takes another's state of so many updates in a repair. Empty: it does."""
+        unproved = self.unproved and updates <= limits.PROOF_AWAITED
+        return self.irreplaceable or (NOT_SEEN if unproved else "")
+
+    @property
+    def irreplaceable(self) -> str:
+        """Why no rank's state can replace another's. Empty: it can."""
+        what = self.damaged or self.unlike
+        return f"{what} is not the same on all ranks, and no rank's state can replace another's" if what else ""
 
     @property
     def lost(self) -> str:

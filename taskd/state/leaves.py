@@ -74,7 +74,7 @@ _FLAGS = frozenset(packed(value) for value in (True, False, None))
 _OF_TORCH = "require_forward_param_sync"
 """DistributedDataParallel sets this attribute in each forward, so an evaluation changes it."""
 _OF_LIBRARIES = (
-    *("_", "TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "CUDNN", "NCCL", "HCCL", "ASCEND", "GLOO"),
+    *("_TORCH", "TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "CUDNN", "NCCL", "HCCL", "ASCEND", "GLOO"),
     *("OMP_", "KMP_", "MKL_", "DISABLE_CUPTI", "TEARDOWN_CUPTI", "TOKENIZERS_"),
 )
 """How variables of the environment begin that libraries set while steps run. Some hold addresses of one process."""

@@ -17,7 +17,6 @@ PLAIN = Situation(
     trouble="",
     world_size=4,
     left=(),
-    recover=True,
     allowed=REPAIRS,
     exhausted=frozenset(),
     max_restarts=3,
@@ -34,7 +33,7 @@ IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOV
     ("changes", "strategy", "says"),
     [
         ({}, IN_PLACE, "rank 2 died (SIGKILL) on node a, whose agent can start it again: recover-in-place"),
-        ({"recover": False}, Strategy.OBSERVE, "recovery is off in this job"),
+        ({"allowed": frozenset()}, Strategy.OBSERVE, "recovery is off in this job"),
         ({"allowed": frozenset({Strategy.RETRY})}, Strategy.OBSERVE, "recovery is off in this job"),
         ({"trained": False}, RESPAWN, "before any step was seen to be done"),
         ({"trained": False, "allowed": frozenset({IN_PLACE})}, IN_PLACE, "can start it again"),
@@ -44,6 +43,10 @@ IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOV
         ({"exhausted": frozenset({IN_PLACE}), "all_start": False}, RECOVER, "where it has failed"),
         ({"exhausted": REPAIRS}, Strategy.EXIT, "recover, recover-in-place and respawn have failed"),
         ({"state_lost": True, "losses": (), "trouble": "none is left"}, RESPAWN, "none is left, so all start again"),
+        ({"irreplaceable": "w differs"}, RESPAWN, "died (SIGKILL) on node a; w differs, so all start again: respawn"),
+        ({"irreplaceable": "w differs", "losses": (LOST,), "all_start": False}, RESPAWN, "so all start again"),
+        ({"irreplaceable": "w differs", "allowed": frozenset({IN_PLACE})}, Strategy.EXIT, "w differs: exit"),
+        ({"irreplaceable": "w differs", "losses": (), "trouble": "it broke"}, IN_PLACE, "it broke: recover-in-place"),
         ({"left": (1,)}, Strategy.EXIT, "rank 1 has left with exit code 0 before and can"),
         ({"losses": (replace(KILLED, restarts=3),)}, Strategy.EXIT, "started again 3 times, which is the limit"),
         ({"losses": (replace(KILLED, finished=True),)}, Strategy.OBSERVE, "when its work was done, so nothing is lost"),
@@ -87,9 +90,9 @@ LOSSES = st.lists(
     unique_by=lambda loss: loss.rank,
 ).map(tuple)  # fmt: skip
 SITUATIONS = st.builds(
-    Situation, LOSSES, st.just("something else is wrong"), st.just(4), st.sampled_from([(), (1,)]), st.booleans(),
+    Situation, LOSSES, st.just("something else is wrong"), st.just(4), st.sampled_from([(), (1,)]),
     st.frozensets(st.sampled_from(list(Strategy))), st.frozensets(st.sampled_from(sorted(REPAIRS, key=str))),
-    st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(), st.booleans(),
+    st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(["", "w differs"]),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taskd.core import limits
 from taskd.core.effects import Note, Tell
-from taskd.core.events import Restarted
+from taskd.core.events import Restarted, Tick
 from taskd.core.limits import MS, SECOND
 from taskd.core.manager import Manager
 from taskd.core.messages import Order, Proof, Proofs
@@ -22,6 +22,8 @@ from tests.core.builders import Node, manager, rank_report
 LAYOUT = 77
 NAMES = "modes\nweight\nmoment\nlr"
 TOTAL = 4
+UNLIKE = "{} is not the same on all ranks"
+SO = "; so no rank's state can replace another's: if a rank is lost, all start over"
 
 
 # ---- the schedule -------------------------------------------------------------------------------------------------
@@ -116,6 +118,49 @@ class Job:
             reports = [rank_report(rank, acknowledged=False, updates=9, stage=Stage.RUNNING) for rank in held]
             self.core.step(self.now, node.report(*reports, full=True))
 
+    def step(self, *reports: Any) -> list[Any]:
+        """Report these ranks and return the effects."""
+        effects: list[Any] = []
+        for one in reports:
+            self.now += MS
+            effects += self.core.step(self.now, self.nodes[one.rank].report(one))
+        return effects
+
+    def dies(self, *ranks: int) -> list[Any]:
+        """Kill these ranks and return the effects."""
+        dead = [rank_report(rank, state=RankState.DEAD, exit_code=-9, acknowledged=False, updates=9) for rank in ranks]
+        return self.step(*dead) + self.waits()
+
+    def waits(self) -> list[Any]:
+        """Let two seconds pass, and return the effects."""
+        effects: list[Any] = []
+        for _ in range(20):
+            self.now += SECOND // 10
+            effects += self.core.step(self.now, Tick())
+        return effects
+
+    def replaces(self, *ranks: int) -> None:
+        """Kill these ranks, and replace them in place."""
+        self.dies(*ranks)
+        run = Stage.RUNNING
+        for stage, held in ((Stage.PARKED, 9), (Stage.REBUILT, 9), (Stage.RESTORED, 9), (run, 9), (run, 10)):
+            for rank in range(self.ranks):
+                new = rank in ranks
+                updates = -1 if new and stage in (Stage.PARKED, Stage.REBUILT) else held
+                self.step(
+                    rank_report(rank, 1 + new, epoch=self.epoch, stage=stage, updates=updates, acknowledged=False)
+                )
+        assert self.incidents[-1]["outcome"] == "healed"
+
+    def tell_replaced(self, updates: int, held: dict[int, list[int]], *replaced: int) -> list[str]:
+        """Send all digests after a repair, and return the notes. `held`: by rank, if other than usual."""
+        self.effects = []
+        for rank in range(self.ranks):
+            new = rank in replaced
+            words = held.get(rank, [1, 2, 3, 4])
+            self.effects += self.tell(rank, updates, words, epoch=self.epoch, incarnation=1 + new, taken=new)
+        return [effect.text for effect in self.effects if isinstance(effect, Note)]
+
     def tell(self, rank: int, updates: int, words: Iterable[int], first: int = 0, **changes: Any) -> list[Any]:
         """Send one rank's digests and return the effects."""
         values: dict[str, Any] = {
@@ -148,8 +193,13 @@ class Job:
         return [effect.text for effect in effects if isinstance(effect, Note)]
 
     def starts_over(self) -> bool:
-        orders = [effect.message for effect in self.effects if isinstance(effect, Tell)]
-        return any(isinstance(order, Order) and order.fresh for order in orders)
+        return starts_all(self.effects)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the manager is in."""
+        found: int = self.core.facts(self.now)["epoch"]
+        return found
 
     @property
     def proof(self) -> dict[str, Any]:
@@ -197,7 +247,7 @@ def test_several_items_are_named_and_the_rest_counted() -> None:
 def test_what_was_never_alike_is_excepted_once_and_no_incident() -> None:
     job = Job()
     notes = job.tell_all(1, r0=[1, 2, 5, 4], r1=[1, 2, 6, 4])
-    assert notes == ["not compared between ranks: moment is not the same on all ranks"]
+    assert notes == [f"not compared between ranks: {UNLIKE.format('moment')}{SO}"]
     assert job.tell_all(64, r0=[1, 2, 7, 4], r3=[1, 2, 9, 4]) == []
     assert job.incidents == [] and job.proof["not_compared"] == ["moment"] and job.proof["updates"] == 64
 
@@ -238,6 +288,12 @@ def test_without_recovery_a_difference_is_an_incident_all_the_same() -> None:
     notes = job.tell_all(64, r2=[1, 9, 3, 4])
     assert not job.starts_over() and "recovery is off in this job: observe" in notes[0]
     assert job.incidents[0]["ranks"] == [2]
+
+
+def starts_all(effects: list[Any]) -> bool:
+    """Whether all ranks are told to start over."""
+    orders = [effect.message for effect in effects if isinstance(effect, Tell)]
+    return any(isinstance(order, Order) and order.fresh for order in orders)
 
 
 def again(job: Job, epoch: int, incarnation: int, updates: int, **other: list[int]) -> list[str]:
@@ -308,12 +364,16 @@ def test_a_rank_that_lists_other_units_is_named() -> None:
     assert "rank 1 holds other contents of the list of what is compared than ranks 0 and 2-3" in texts[0]
 
 
-def test_ranks_that_never_listed_the_same_are_left_alone() -> None:
+def test_ranks_that_never_listed_the_same_are_told_once_and_left_alone() -> None:
     job = Job()
+    effects: list[Any] = []
     for updates in (1, 64, 128):
         for rank in range(4):
-            assert job.tell(rank, updates, [1, 2, 3, 4], layout=rank // 2) == []
+            effects += job.tell(rank, updates, [1, 2, 3, 4], layout=rank // 2)
+    (note,) = effects
+    assert note.text == f"not compared between ranks: {UNLIKE.format('the list of what is compared')}{SO}"
     assert job.incidents == []
+    assert starts_all(job.dies(3)), "rank 3 has something of its own"
 
 
 def test_strange_proofs_change_nothing() -> None:
@@ -331,23 +391,96 @@ def test_strange_proofs_change_nothing() -> None:
 def test_a_repair_before_the_first_proof_hides_nothing() -> None:
     for ranks, words in ((4, "rank 3 holds other contents of weight than ranks 0-2"), (2, "ranks 0-1 do not hold")):
         job = Job(ranks)
-        last = ranks - 1
-        died = rank_report(last, state=RankState.DEAD, exit_code=-9, acknowledged=False, updates=9)
-        job.core.step(job.now, job.nodes[last].report(died))
-        job.now += 2 * SECOND
-        for stage in (Stage.PARKED, Stage.REBUILT, Stage.RESTORED, Stage.RUNNING):
-            for rank in range(ranks):
-                incarnation = 1 + (rank == last)
-                updates = -1 if rank == last and stage in (Stage.PARKED, Stage.REBUILT) else 9
-                said = rank_report(rank, incarnation, epoch=2, stage=stage, updates=updates, acknowledged=False)
-                job.now += MS
-                job.core.step(job.now, job.nodes[rank].report(said))
-        notes: list[Any] = []
-        for rank in range(ranks):
-            held = [1, 9, 3, 4] if rank == last else [1, 2, 3, 4]
-            notes += job.tell(rank, 10, held, epoch=2, incarnation=1 + (rank == last), taken=rank == last)
-        texts = [effect.text for effect in notes if isinstance(effect, Note)]
-        assert any(words in text for text in texts), texts
+        job.replaces(ranks - 1)
+        notes = job.tell_replaced(10, {ranks - 1: [1, 9, 3, 4]}, ranks - 1)
+        assert any(words in text for text in notes), notes
+
+
+@pytest.mark.parametrize("replaced", [(3,), (1, 3), (1, 2, 3), (0, 1, 2)])
+def test_what_was_a_ranks_own_is_lost_in_a_repair(replaced: tuple[int, ...]) -> None:
+    """No proof came before, and all differ. Ranks that were replaced hold what another rank had, so all start over."""
+    job = Job()
+    job.replaces(*replaced)
+    notes = job.tell_replaced(10, {rank: [1, 2, 5 + rank, 4] for rank in range(4)}, *replaced)
+    assert any("ranks 0-3 do not hold the same of moment: rank" in text and "is lost" in text for text in notes), notes
+    assert job.starts_over(), notes
+
+
+@pytest.mark.parametrize(
+    ("updates", "told", "late", "over"),
+    [
+        (9, "012", "", True),  # rank 3 died before it told anything, so nobody knows what it had
+        (limits.PROOF_AWAITED + 1, "012", "", False),  # what it told was lost long ago
+        (9, "3", "012", False),  # the others tell when they have parked, and hold the same
+        (9, "3", "012 apart", True),
+        (9, "", "", False),  # nobody compares in this job
+    ],
+)
+def test_no_state_is_taken_before_it_is_seen_to_be_the_same(updates: int, told: str, late: str, over: bool) -> None:
+    job = Job()
+    late, _, apart = late.partition(" ")
+    words = [[1, 2, 3 + rank if apart else 3, 4] for rank in range(4)]
+    for rank in map(int, told):
+        job.tell(rank, 1, words[rank])
+    effects = job.dies(3)
+    for rank in map(int, late):
+        effects += job.tell(rank, 1, words[rank])
+    for rank in range(4):
+        held = -1 if rank == 3 else updates
+        new = rank == 3
+        effects += job.step(rank_report(rank, 1 + new, epoch=job.epoch, stage=Stage.PARKED, updates=held))
+    effects += job.waits()
+    assert starts_all(effects) == over, [effect.text for effect in effects if isinstance(effect, Note)]
+
+
+def test_nobody_is_blamed_for_what_was_a_ranks_own() -> None:
+    """Rank 0 was replaced from rank 1. Rank 3 holds something else, as it did before."""
+    job = Job()
+    job.replaces(0)
+    notes = job.tell_replaced(10, {3: [1, 2, 9, 4]}, 0)
+    assert "do not hold the same of moment: rank 0 took it from others in a repair, so what it had is lost" in notes[0]
+    assert job.starts_over() and job.incidents[-1]["ranks"] == [0, 1, 2, 3]
+
+
+def test_what_differs_by_design_from_the_start_makes_all_start_over_when_a_rank_is_lost() -> None:
+    job = Job()
+    job.tell_all(1, r0=[1, 5, 5, 4], r1=[1, 6, 6, 4], r2=[1, 7, 7, 4])
+    assert job.incidents == []
+    effects = job.dies(2)
+    assert starts_all(effects)
+    decision = next(effect.text for effect in effects if isinstance(effect, Note) and effect.kind == "decision")
+    assert f"; {UNLIKE.format('weight')}, and no rank's state can replace another's, so all start again" in decision
+
+
+def test_what_differs_later_makes_all_start_over_when_a_rank_is_lost() -> None:
+    job = Job()
+    job.tell_all(1)
+    job.tell_all(64, r0=[1, 5, 3, 4], r1=[1, 6, 3, 4], r2=[1, 7, 3, 4])
+    assert not job.starts_over()
+    assert starts_all(job.dies(2))
+
+
+def test_what_changes_no_weight_may_differ_when_a_rank_is_lost() -> None:
+    for first in (1, 64):
+        job = Job()
+        if first > 1:
+            job.tell_all(1)
+        job.tell_all(first, r0=[9, 2, 3, 4])
+        assert not starts_all(job.dies(2))
+
+
+def test_a_survivor_without_a_state_takes_none_of_ranks_that_differ() -> None:
+    """Nobody died: a collective failed, and rank 1 was stopped inside its update."""
+    for differ in (False, True):
+        job = Job()
+        job.tell_all(1, **({"r0": [1, 2, 5, 4], "r1": [1, 2, 6, 4]} if differ else {}))
+        effects = job.step(rank_report(1, ok=False, reason="it broke", updates=8))
+        for rank in range(4):
+            held, whole = (8, False) if rank == 1 else (9, True)
+            parked = rank_report(rank, epoch=2, stage=Stage.PARKED, updates=held, ok=whole, acknowledged=False)
+            effects += job.step(parked)
+        effects += job.waits()
+        assert starts_all(effects) == differ, effects
 
 
 def test_who_was_started_again_with_all_others_is_no_taker() -> None:
@@ -359,7 +492,7 @@ def test_who_was_started_again_with_all_others_is_no_taker() -> None:
         job.core.step(job.now, job.nodes[rank].report(started))
     effects = [job.tell(rank, 1, [1, 2 + rank, 3, 4], epoch=2, incarnation=2 + rank) for rank in (0, 1)]
     (note,) = [effect.text for effect in effects[1] if isinstance(effect, Note)]
-    assert note == "not compared between ranks: weight is not the same on all ranks"
+    assert note == f"not compared between ranks: {UNLIKE.format('weight')}{SO}"
     assert job.incidents == []
 
 

@@ -17,7 +17,7 @@ plant rank=1 stage=rails do=hang|false|stuck:WORDS|WORDS
 pause [step=12] [lease=5s] [request=p1] | resume [request=r1] | pauses | count-from RANK STEP
 plant rank=1 stage=pause do=deaf|passes|cannot:WORDS
 restart-rank RANK [request=e1] | drain-node NODE [request=e1] | stop [request=e1] [dump=on] | errand [request=e1]
-prove 64 [rank=2 differs=weight|moment] [ranks=0,1,2]: ranks tell their digests after this update
+prove 64 [rank=2|all differs=weight|moment] [ranks=0,1,2]: ranks tell their digests after this update
 order rank=0 epoch=1 term=1 stage=parked | hello node=a rank=2 pid=7 [job=other] | agent job=other node=x | facts
 last-proof | hang
 """
@@ -379,12 +379,13 @@ class Story:
         self.process(rank).raises(" ".join(words))
 
     def do_prove(self, updates: str, rank: str = "-1", differs: str = "", ranks: str = "") -> None:
-        """Each rank sends the digests of three units. One rank holds something else in one unit."""
+        """Each rank sends the digests of three units. One rank holds something else in one unit, or all ranks do."""
         told = ranks_of(ranks) if ranks else [*self.world.processes]
         for number in told:
             process = self.process(number)
             part = process.part
-            words = [50 if number == int(rank) and name == differs else at + part for at, name in enumerate(UNITS, 1)]
+            own = 50 + number if rank == "all" else 50 if number == int(rank) else 0
+            words = [own if own and name == differs else at + part for at, name in enumerate(UNITS, 1)]
             who = (number, process.incarnation, process.core.epoch)
             data = b"".join(word.to_bytes(DIGEST_WORD, "little") for word in words)
             names = "\n".join(UNITS) if number == max(part - 1, 0) else ""

@@ -280,14 +280,14 @@ def first_report_ends_the_job(patch: Patch) -> None:
 
 
 def nobody_compares(patch: Patch) -> None:
-    patch.setattr(Proofs, "find", lambda self: None)
+    patch.setattr(Proofs, "find", lambda self, repairing=False: None)
 
 
 def everything_counts_as_alike(patch: Patch) -> None:
     """A rank is blamed for contents that differ from the start, such as its own rank number."""
     patch.setattr(proofs, "_words", lambda one: [(unit, bytes([one.rank])) for unit in range(3)])
     patch.setattr(proofs, "_apart", lambda told: {1: {one.rank: one.rank for one in told}})
-    patch.setattr(proofs, "_taken_apart", lambda values, takers: True)
+    patch.setattr(proofs, "_taken_apart", lambda values, takers, harmless: True)
 
 
 def nobody_rests(patch: Patch) -> None:

@@ -151,11 +151,11 @@ def test_what_libraries_set_in_the_environment_is_not_seen(monkeypatch: pytest.M
 
 
 def test_the_environment_is_seen() -> None:
-    os.environ["TASKD_TEST_LEAVES"] = "7"
+    os.environ["_TASKD_TEST_LEAVES"] = "7"
     try:
-        assert leaves_of([("os.environ", os.environ)], NONE)["os.environ['TASKD_TEST_LEAVES']"] == packed("7")
+        assert leaves_of([("os.environ", os.environ)], NONE)["os.environ['_TASKD_TEST_LEAVES']"] == packed("7")
     finally:
-        del os.environ["TASKD_TEST_LEAVES"]
+        del os.environ["_TASKD_TEST_LEAVES"]
 
 
 class Kind(Enum):

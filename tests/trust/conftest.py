@@ -20,7 +20,7 @@ _calm: dict[tuple[Path, str], list[str]] = {}
 def train(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[], int]) -> Train:
     """Return a function that runs the script of this test file to its end, on two ranks or on the file's RANKS. Rank 1
     has a fault at this place of this step. `kind` says which training of the script it is. `code` is the exit code that
-    the job must have. Further keywords are set in its environment."""
+    the job must have. Further keywords are set in its environment. If ranks may be found unlike, UNLIKE says so."""
     script, ranks = script_of(request), str(getattr(request.module, "RANKS", 2))
 
     def start(kind: str, place: str, at: int, code: int = 0, **env: str) -> Launched:
@@ -29,6 +29,7 @@ def train(request: pytest.FixtureRequest, tmp_path: Path, free_port: Callable[[]
         words = [str(script), "--folder", str(folder), "--place", f"{kind}, {place}", "--at", str(at)]
         name = f"{script.stem}-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
         with Launched(folder, free_port(), "--nproc-per-node", ranks, *words, env=env, job=name, warm=True) as job:
+            job.unlike = getattr(request.module, "UNLIKE", False)
             job.end(code)
         return job
 

@@ -1,8 +1,8 @@
 """The common part of the small trainings of this folder: two ranks, a loader, a death at one place of one step.
 
-A training says where it is (`here("forward")`). Rank 1 kills itself once: at the place and step that --place and --at
-name, or before the line of Python that --line counts. A training prints "weights RANK HASH" at its end. The trainings
-themselves show what they do wrong in a step.
+A training says where it is (`here("forward")`). Rank 1 kills itself once (or all `victims` do): at the place and step
+that --place and --at name, or before the line of Python that --line counts. A training prints "weights RANK HASH" at
+its end. The trainings themselves show what they do wrong in a step.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class Scene:
         dist.init_process_group("gloo")
         self.rank = dist.get_rank()
         self.number = -1
+        self.victims: tuple[int, ...] = (1,)
         say(f"begin {self.rank}")
         say(f"process {self.rank} {os.getpid()}")
 
@@ -132,10 +133,10 @@ class Scene:
         return DataLoader(data, batch_sampler=taskd.StepSampler(data, BATCH, seed=3), generator=torch.Generator())
 
     def here(self, step: Any, place: str) -> None:
-        """Kill rank 1 here, if this is the place."""
-        if (self.rank, step.number, place) != (1, self.args.at, self.args.place) or step.rehearsal:
+        """Kill this rank here, if it is one of the victims and this is the place."""
+        if (step.number, place) != (self.args.at, self.args.place) or step.rehearsal or self.rank not in self.victims:
             return
-        dead = self.args.folder / "dead"
+        dead = self.args.folder / f"dead {self.rank}"
         if dead.exists():  # a newcomer on its way to the loop may not write files
             return
         dead.touch()

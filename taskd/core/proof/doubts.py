@@ -7,7 +7,9 @@ start over, from the script's own checkpoint if the script loads one. Failure mo
 - *The same item differs again*: it is reported and nothing is done. Starting over has not helped, so the script itself
   makes its ranks differ. In total, all ranks start over at most PROOF_STARTS_OVER times, for whichever items.
 - *Three ranks or more, and it is unknown which one is wrong*: a single damaged replica does not look like that, but a
-  script whose ranks do different things does. It is reported, and nothing is done.
+  script whose ranks do different things does. It is reported, and nothing is done. If some of these ranks took it from
+  others in a repair, what they had is lost, so all start over.
+- *Ranks never held something alike*: nothing is done before a rank is lost. Then no other rank has its state.
 - *Only items differ that change no weight by themselves* (modes of modules, a scheduler's best metric): a script may
   intend that. It is reported, and nothing is done until a setting, a weight or a moment differs, too.
 - *Recovery is off, or ranks have left already*: the same.
@@ -45,12 +47,18 @@ class Doubts:
     def take(self, verdict: ProofVerdict, when: Moment) -> None:
         """Act on a verdict about the proofs, new or from the journal."""
         self._proofs.take(verdict)
+        over = self._job.starts_over
         if verdict.finding is not ProofFinding.DIFFERS:
-            if verdict.reason:
-                self._job.note("proof", verdict.reason, incident=0)
+            reason = verdict.reason
+            if not verdict.harmless:
+                over.unlike = over.unlike or verdict.item
+                reason += "; so no rank's state can replace another's: if a rank is lost, all start over"
+            if reason:
+                self._job.note("proof", reason, incident=0)
             return
         self.found += 1
-        self._job.starts_over.damaged |= not verdict.harmless
+        if not verdict.harmless:
+            over.damaged = over.damaged or verdict.item
         why_not = self._why_not(verdict)
         if why_not:
             self._observe(verdict, f"{verdict.reason}; {why_not}: observe", when.now)
@@ -72,7 +80,7 @@ class Doubts:
             return f"all have started over {self._restarts} times for such things, which is the limit"
         if verdict.harmless:
             return "this by itself changes no weight, and a script may mean it"
-        if not verdict.named and len(verdict.ranks) > 2:
+        if not verdict.named and not verdict.taken and len(verdict.ranks) > 2:
             return "this is no damage to one of them: the script makes its ranks unlike"
         if left := members.counts[RankState.LEFT]:
             return f"{left} {verb(left, 'rank has', 'ranks have')} left already"

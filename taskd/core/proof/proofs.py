@@ -6,8 +6,9 @@ beat. When all ranks have sent their proof of an update, the proofs are compared
 - *A proof is lost, or a slower rank sends fewer proofs*: an update without the proofs of all ranks is judged when
   enough newer updates are there, by the proofs that came. No rank is ever asked or waited for.
 - *A unit differs from the start* (each rank's own part of a model, a module in another mode): replicas do not share it.
-  This is reported once, and the unit is not compared.
-- *A repair comes before the first proof*: if only the ranks differ that took a unit from others, the unit was alike.
+  This is reported once, and the unit is not compared. The same holds for the list of the units.
+- *A repair comes before the first proof*: if only the ranks differ that took a unit from others, the unit was alike. If
+  others differ, too, the unit was each rank's own, and the takers have lost theirs. Both are verdicts.
 - *A unit was alike and is not any more*: a verdict. Three ranks or more: the few ranks that differ from the majority
   are named. Two ranks, or no majority: all ranks are named, and none is blamed.
 - *Ranks list other units*: the list itself is compared in the same way. Contents are compared among ranks with the same
@@ -128,7 +129,7 @@ class Proofs:
             record = self._members.find(proof.rank)
             if record is None or record.where != node or not _whole(proof):
                 self._counters.count("proof that fits no rank of its node")
-            elif record.incarnation == proof.incarnation and max(proof.epoch, 1) >= self._job.epoch:
+            elif record.incarnation == proof.incarnation and proof.epoch >= self._epoch:
                 if proof.epoch > self._epoch:
                     self._epoch = proof.epoch
                     self.restart()
@@ -137,6 +138,7 @@ class Proofs:
     def _take(self, proof: Proof, at: int) -> None:
         told = self._open.setdefault(proof.updates, {})
         told[proof.rank] = proof
+        self._job.starts_over.unproved = self.last is None and not any(one.based for one in self._layouts.values())
         self.parts[proof.rank] = proof.part
         counts = self._members.counts
         if len(told) >= self._members.world_size - counts[RankState.LEFT] - counts[RankState.DEAD]:
@@ -160,13 +162,14 @@ class Proofs:
 
     # ---- judging ----------------------------------------------------------------------------------------------
 
-    def find(self) -> ProofVerdict | None:
-        """Return the next verdict about the filed proofs. Call `take` with it before the next call."""
+    def find(self, repairing: bool = False) -> ProofVerdict | None:
+        """Return the next verdict about the filed proofs. Call `take` with it before the next call. `repairing`: what
+        ranks hold is being made the same, so no difference is told."""
         while self._ready:
             told = self._ready[0]
             verdict = self._judge(told)
-            if verdict is not None and verdict.finding is not ProofFinding.DIFFERS:
-                return verdict
+            if verdict is not None and (repairing or verdict.finding is not ProofFinding.DIFFERS):
+                return verdict if verdict.finding is not ProofFinding.DIFFERS else None
             del self._ready[0]  # a difference is the last verdict about these proofs
             if verdict is not None:
                 return verdict
@@ -180,15 +183,17 @@ class Proofs:
         if last is not None and (last.updates, last.at) == (told.updates, told.at):  # of another part
             ranks, every = ranks + last.ranks, max(every, last.every)
         self.last = Last(told.updates, ranks, told.at, every)
+        self._job.starts_over.unproved = False
 
     def take(self, verdict: ProofVerdict) -> None:
         """Apply a verdict, new or from the journal."""
-        if verdict.finding is ProofFinding.DIFFERS and not verdict.units:
+        if not verdict.total:  # it is about the list
             self._list_told = self._job.starts_over.times
             return
         layout = self._layout(verdict.layout, verdict.total)
         if verdict.finding is ProofFinding.BASE:
             layout.based, self._lists_alike = True, True
+            self._job.starts_over.unproved = False
             layout.units[:] = bytes([Unit.ALIKE]) * layout.total
         for unit in verdict.units:
             if verdict.finding is ProofFinding.DIFFERS:
@@ -207,8 +212,12 @@ class Proofs:
     def _judge(self, told: Told) -> ProofVerdict | None:
         """Compare these proofs, and return the first verdict about them. None: nothing (more) to report."""
         lists = {rank: (proof.layout, proof.total) for rank, proof in told.proofs.items()}
-        if len(set(lists.values())) > 1 and self._lists_alike and self._list_told != self._job.starts_over.times:
-            return self._differs(told, (0, 0), {-1: dict(lists.items())})
+        takers = {rank for rank, proof in told.proofs.items() if proof.taken}
+        if len(set(lists.values())) > 1:
+            if self._lists_alike and self._list_told != self._job.starts_over.times:
+                return self._differs(told, (0, 0), {-1: dict(lists.items())}, takers)
+            if not self._lists_alike and told.everybody and self._list_told is None:
+                return self._excepted(ProofFinding.EXCEPTED, told, (0, 0), ())
         usual = Counter(lists.values()).most_common(1)[0][0]
         alike = [proof for rank, proof in sorted(told.proofs.items()) if lists[rank] == usual]
         layout = self._layout(*usual)
@@ -220,40 +229,46 @@ class Proofs:
         everybody = told.everybody and len(alike) == len(told.proofs)
         first = everybody and not layout.based and all(_covers(proof) for proof in alike)
         apart = _apart(alike)
-        takers = {proof.rank for proof in alike if proof.taken}
-        known = {unit for unit in apart if layout.units[unit] == Unit.ALIKE or _taken_apart(apart[unit], takers)}
+        known = {
+            unit
+            for unit, values in apart.items()
+            if layout.units[unit] == Unit.ALIKE or _taken_apart(values, takers, unit < layout.harmless)
+        }
         new = tuple(unit for unit in apart if layout.units[unit] == Unit.UNKNOWN and unit not in known)
-        if first:
-            return self._verdict(ProofFinding.BASE, told, usual, new, self._exceptions(layout, new))
+        if first and not known:
+            return self._excepted(ProofFinding.BASE, told, usual, new)
         if new:
-            return self._verdict(ProofFinding.EXCEPTED, told, usual, new, self._exceptions(layout, new))
+            return self._excepted(ProofFinding.EXCEPTED, told, usual, new)
         differing = {
             unit: apart[unit] for unit in sorted(known) if layout.told.get(unit) != self._job.starts_over.times
         }
         if differing:
-            return self._differs(told, usual, differing)
+            return self._differs(told, usual, differing, takers)
         for proof in alike:
             for unit, _ in _words(proof):
                 if layout.units[unit] == Unit.UNKNOWN:
                     layout.units[unit] = Unit.ALIKE
         return None
 
-    @staticmethod
-    def _verdict(
-        finding: ProofFinding, told: Told, layout: tuple[int, int], units: tuple[int, ...], reason: str
+    def _excepted(
+        self, finding: ProofFinding, told: Told, where: tuple[int, int], units: tuple[int, ...]
     ) -> ProofVerdict:
-        return ProofVerdict(finding, told.updates, *layout, units, (), False, False, "", reason)
-
-    def _exceptions(self, layout: Layout, units: tuple[int, ...]) -> str:
-        parts = []
-        if units:
-            names = _list([layout.name(unit) for unit in units])
-            parts.append(f"{names} {verb(len(units), 'is', 'are')} not the same on all ranks")
-        if layout.missing and not layout.based:
+        """The verdict that these units, or the list if there is no layout, are not compared."""
+        names, own, parts = [LIST], [LIST], []
+        if layout := self._layouts.get(where[0]):
+            names = [layout.name(unit) for unit in units]
+            own = [layout.name(unit) for unit in units if unit >= layout.harmless]
+        if names:
+            parts.append(f"{_list(names)} {verb(len(names), 'is', 'are')} not the same on all ranks")
+        if layout and layout.missing and not layout.based:
             parts.append(layout.missing)
-        return cut(f"not compared between ranks: {'; '.join(parts)}") if parts else ""
+        reason = cut(f"not compared between ranks: {'; '.join(parts)}") if parts else ""
+        item = cut(own[0], _MOST_ITEM) if own else ""
+        return ProofVerdict(finding, told.updates, *where, units, (), False, False, not own, item, reason)
 
-    def _differs(self, told: Told, where: tuple[int, int], differing: dict[int, dict[int, object]]) -> ProofVerdict:
+    def _differs(
+        self, told: Told, where: tuple[int, int], differing: dict[int, dict[int, object]], takers: set[int]
+    ) -> ProofVerdict:
         """The verdict that these units differ. It names the wrong ranks, or all ranks if that is unknown."""
         updates = told.updates
         layout = self._layouts.get(where[0])
@@ -263,10 +278,11 @@ class Proofs:
         wrong: set[int] = set()
         everybody: set[int] = set()
         named = True
-        for values in differing.values():
-            few = _few(values)
-            named &= few is not None
-            wrong |= few or set()
+        for unit, values in differing.items():
+            few = _few(values) or set()
+            was_alike = layout is None or unit < 0 or layout.units[unit] == Unit.ALIKE
+            named &= bool(few) and (was_alike or few <= takers)
+            wrong |= few
             everybody |= values.keys()
         if named:
             others = everybody - wrong
@@ -275,14 +291,19 @@ class Proofs:
                 f"{what} than {rank_words(others)}, which agree"
             )
         else:
-            why = (
-                "two ranks cannot tell which is wrong" if len(everybody) == 2 else "most do not agree, so nobody knows"
-            )
+            why = "most do not agree, so nobody knows"
+            if len(everybody) == 2:
+                why = "two ranks cannot tell which is wrong"
+            elif own := everybody & takers:
+                theirs = verb(len(own), "it", "they")
+                why = f"{rank_words(own)} took it from others in a repair, so what {theirs} had is lost"
             reason = f"after update {updates} {rank_words(everybody)} do not hold the same of {what}: {why}"
         ranks = tuple(sorted(wrong if named else everybody))
+        taken = not takers.isdisjoint(ranks)
         harmless = bool(units) and all(unit < layout.harmless for unit in units) if layout is not None else False
         item = cut(item, _MOST_ITEM)
-        return ProofVerdict(ProofFinding.DIFFERS, updates, *where, units, ranks, named, harmless, item, cut(reason))
+        why = cut(reason)
+        return ProofVerdict(ProofFinding.DIFFERS, updates, *where, units, ranks, named, taken, harmless, item, why)
 
 
 def _whole(proof: Proof) -> bool:
@@ -314,9 +335,12 @@ def _apart(proofs: list[Proof]) -> dict[int, dict[int, object]]:
     return {unit: values for unit, values in sorted(told.items()) if len(set(values.values())) > 1}
 
 
-def _taken_apart(values: dict[int, object], takers: set[int]) -> bool:
-    """Whether only ranks differ that took the unit from others. Then it was alike, although this was never seen."""
-    return not takers.isdisjoint(values) and len({values[rank] for rank in values.keys() - takers}) <= 1
+def _taken_apart(values: dict[int, object], takers: set[int], harmless: bool) -> bool:
+    """Whether a repair has made this difference, or has lost what was a rank's own. If only ranks differ that took the
+    unit from others, it was alike, although this was never seen."""
+    if takers.isdisjoint(values):
+        return False
+    return not harmless or len({values[rank] for rank in values.keys() - takers}) <= 1
 
 
 def _few(values: dict[int, object]) -> set[int] | None:

@@ -24,6 +24,7 @@ from taskd.core.messages import Order, RankReport, Seat
 from taskd.core.repair.holdings import Holdings
 from taskd.core.repair.stages import ASKED, ATTEMPT, STAGE, AttemptCause, AttemptState
 from taskd.core.repair.waiting import Waiting
+from taskd.core.starts_over import StartsOver
 from taskd.core.types import PROGRESS, Phase, RankState, Stage, Strategy
 
 
@@ -37,6 +38,7 @@ class Attempt:
         epoch: int,
         ranks: Iterable[int],
         seats: Iterable[Seat],
+        over: StartsOver,
         spare_wait_ns: int = limits.DEADLINE_SPARE_NS,
     ) -> None:
         self.incident = incident
@@ -46,7 +48,7 @@ class Attempt:
         self.ranks = tuple(sorted(ranks))
         self.newcomers = frozenset(self.seats)
         self.state = AttemptState.PLACING
-        self.holdings = Holdings(self.ranks, self.newcomers)
+        self.holdings = Holdings(self.ranks, self.newcomers, over)
         self.waiting = Waiting(self.ranks, self.newcomers, self.fresh, self.saves, self.holdings, spare_wait_ns)
         self._step_at_resume: dict[int, int] = {}
 

@@ -103,8 +103,9 @@ class Attempts:
         if not fresh and old is not None:
             seats += self._kept_seats(old, {seat.rank for seat in seats})
         ranks = range(self.members.world_size)
+        over = self.job.starts_over
         attempt = self.attempt = Attempt(
-            incident.id, decision.strategy, self.job.epoch, ranks, seats, self.spare_wait_ns
+            incident.id, decision.strategy, self.job.epoch, ranks, seats, over, self.spare_wait_ns
         )
         self._told = told
         if self.held:
@@ -138,7 +139,7 @@ class Attempts:
         self._next_epoch(incident, Strategy.DUMP, same_try)
         incident.checkpoint.since = when.now
         able = [record.rank for record in self.members.ranks if record.saves]
-        self.attempt = Attempt(incident.id, Strategy.DUMP, self.job.epoch, able, seats)
+        self.attempt = Attempt(incident.id, Strategy.DUMP, self.job.epoch, able, seats, self.job.starts_over)
         self.attempt.holdings.know({rank: self.members.ranks[rank].part for rank in able})
         self._told, self.held = told, False
         self.attempt.move(AttemptCause.PARK, when.at)

@@ -7,6 +7,8 @@ what follows:
 - *A survivor was stopped inside its update*: its state is useless. It says why, and fetches the state of another rank
   of its part.
 - *No survivor holds a whole state*: no state is agreed on. Only a strategy that starts all ranks again is left.
+- *Ranks were found to hold different things, or it was not seen yet that they hold the same*: no rank takes another's
+  state. So if a rank lacks one, no state is agreed on.
 - *All ranks of a part are gone*: the same, since no other rank has their state.
 - *One part has made an update that no rank of another part has*: the same. No rank can go back to the previous update.
 
@@ -17,14 +19,17 @@ source. Not here: how the state is sent to a rank that lacks it (worker), and wh
 from __future__ import annotations
 
 from taskd.core.messages import Fetch, RankReport
+from taskd.core.starts_over import StartsOver
 from taskd.core.words import rank_words, verb
 
 
 class Holdings:
-    """The updates that each rank holds, and the agreed updates. `newcomers` hold no state yet."""
+    """The updates that each rank holds, and the agreed updates. `newcomers` hold no state yet. `over` knows whether a
+    rank may take another's state."""
 
-    def __init__(self, ranks: tuple[int, ...], newcomers: frozenset[int]) -> None:
+    def __init__(self, ranks: tuple[int, ...], newcomers: frozenset[int], over: StartsOver) -> None:
         self._ranks = ranks
+        self._over = over
         self._survivors = [rank for rank in ranks if rank not in newcomers]
         self._held: dict[int, int] = {}  # updates by rank, as reported when it parked
         self._parts: dict[int, int] = {}  # part of the model by rank, likewise
@@ -61,6 +66,8 @@ class Holdings:
             return
         self.complete = {rank for rank in self._survivors if self._held.get(rank, -1) == self.updates}
         self.fetches = tuple(fetch for ranks in self._members().values() for fetch in self._within(ranks))
+        if self.fetches and (why := self._over.untaken(self.updates)):
+            self._useless, self.updates, self.fetches, self.complete = why, -1, (), set()
 
     @property
     def savers(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ follows:
 - *A step raises each time it is done*: EXIT with that error. No newcomer is started, since it would raise again.
 - *An operator ends the job with a checkpoint*: EXIT once it is written. If it cannot be, the job goes on.
 - *Nothing is lost* (the dead ranks had done their work), or only an external launcher can start ranks: OBSERVE.
+- *Ranks were found to hold different things*: no newcomer can take what a lost rank held from another one.
 - *All would start again, or the job would end*: survivors first write the last checkpoint, if the script has said how.
   Not if a step raises each time: then what ends the job is the script's own, and may be in its state.
 - *The user's policy has a ruling* (policy.ruling): that no rank is started again, or that more than the dead ranks are.
@@ -123,14 +124,14 @@ class Situation:
     trouble: str  # what went wrong, if no rank died
     world_size: int
     left: tuple[int, ...]  # ranks that have ended in good order
-    recover: bool
-    allowed: frozenset[Strategy]
+    allowed: frozenset[Strategy]  # none if recovery is off in this job
     exhausted: frozenset[Strategy]
     max_restarts: int
     trained: bool
     state_lost: bool  # survivors were asked, and none holds a whole state
     repairing: bool  # ranks are parked for a repair, so it must be brought to an end
     all_start: bool  # every rank's node can start workers, or the rank can be placed elsewhere
+    irreplaceable: str = ""  # why no rank's state can replace another's; empty: it can
     saving: Saving = NO_SAVING
     fallen: tuple[Loss, ...] = ()  # ranks that died in this incident, in time order, with those started again
     ruling: Ruling = PLAIN  # what the user's policy says about these losses
@@ -176,7 +177,7 @@ def _decide(now: Situation) -> Decision:
     what = describe(now.losses) if now.losses else now.trouble
     if now.left and now.fallen and not now.losses:
         what = f"{describe(now.fallen)}, and {now.trouble}"
-    if not now.recover or not now.allowed & REPAIRS:
+    if not now.allowed & REPAIRS:
         return Decision(Strategy.OBSERVE, f"{what}; recovery is off in this job: observe")
     if now.losses and not now.repairing and all(loss.finished for loss in now.losses):
         return Decision(
@@ -276,6 +277,10 @@ def _climb(now: Situation, what: str) -> Decision:
     plain = what
     if now.ruling.why:
         what += f" ({now.ruling.why})"
+    if now.irreplaceable and now.losses and now.trained:
+        if Strategy.RESPAWN in open_rungs:  # likewise
+            return Decision(Strategy.RESPAWN, f"{what}; {now.irreplaceable}{ALL_AGAIN}")
+        return _give_up(now, f"{what}; {now.irreplaceable}", now.losses)
     if respawn and not now.trained:
         return Decision(Strategy.RESPAWN, f"{what} before any step was seen to be done{ALL_AGAIN}")
     if respawn and now.state_lost:

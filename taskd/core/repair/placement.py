@@ -33,9 +33,14 @@ class Rules:
     policy: Policy = DEFAULT
 
     @property
+    def allowed(self) -> frozenset[Strategy]:
+        """The strategies that may be used. None if recovery is off."""
+        return self.strategies if self.recover else frozenset()
+
+    @property
     def may_replace_hung(self) -> bool:
         """Whether a hung rank is replaced, without starting any other rank over."""
-        return self.replaces_hung and self.recover and Strategy.IN_PLACE in self.strategies
+        return self.replaces_hung and Strategy.IN_PLACE in self.allowed
 
 
 def losses(members: Membership) -> tuple[Loss, ...]:
@@ -100,10 +105,17 @@ def loss_of(members: Membership, record: RankRecord, moves: bool = False) -> Los
 
 
 def forecast(
-    members: Membership, rules: Rules, history: History, ranks: Iterable[int], reason: str, moves: bool, now: int
+    members: Membership,
+    rules: Rules,
+    history: History,
+    irreplaceable: str,
+    ranks: Iterable[int],
+    reason: str,
+    moves: bool,
+    now: int,
 ) -> Decision:
     """What the ladder would decide if these ranks, which live, were ended for an operator. `moves`: away from their
-    node."""
+    node; `irreplaceable`: as in the situation."""
     records = [members.ranks[rank] for rank in ranks]
     moving = {record.rank for record in records} if moves else movers(members, records)
     each = [(loss_of(members, record, record.rank in moving), record.incarnation) for record in records]
@@ -124,12 +136,12 @@ def forecast(
             trouble="",
             world_size=members.world_size,
             left=tuple(members.in_state(RankState.LEFT)),
-            recover=rules.recover,
-            allowed=rules.strategies,
+            allowed=rules.allowed,
             exhausted=frozenset(),
             max_restarts=rules.max_restarts,
             trained=members.trained,
             state_lost=False,
+            irreplaceable=irreplaceable,
             repairing=False,
             all_start=True,
             ruling=history.ruling(faults(wanted), 0, now),
@@ -164,11 +176,10 @@ def situation(
     repairing: bool,
     history: History,
     repair_ns: int,
-    damaged: bool,
+    irreplaceable: str,
     now: int,
 ) -> Situation:
-    """Collect everything that the ladder reads. `repair_ns`: how long the repair has taken so far; `damaged`: ranks
-    were found to hold different things."""
+    """Collect everything that the ladder reads. `repair_ns`: how long the repair has taken so far."""
     checkpoint = incident.checkpoint
     homeless = sum(record.node is None or not record.node.starts for record in members.ranks)
     room = 0
@@ -182,15 +193,15 @@ def situation(
         trouble=incident.trouble,
         world_size=members.world_size,
         left=tuple(members.in_state(RankState.LEFT)),
-        recover=rules.recover,
-        allowed=rules.strategies,
+        allowed=rules.allowed,
         exhausted=frozenset(incident.exhausted),
         max_restarts=rules.max_restarts,
         trained=members.trained,
         state_lost=incident.state_lost,
+        irreplaceable=irreplaceable,
         repairing=repairing,
         all_start=room >= homeless,
-        saving=Saving(not damaged and can_save(members), checkpoint.updates >= 0, checkpoint.stops),
+        saving=Saving(not irreplaceable and can_save(members), checkpoint.updates >= 0, checkpoint.stops),
         ruling=history.ruling(faults(lost), repair_ns, now),
     )
 

@@ -56,9 +56,9 @@ class Repairs:
         self._course = Course(job, self.case, self._decider, self.faults)
 
     @property
-    def damaged(self) -> bool:
-        """Whether ranks were found to hold different things since they last began."""
-        return self._job.starts_over.damaged
+    def irreplaceable(self) -> str:
+        """Why no rank's state can replace another's. Empty: it can."""
+        return self._job.starts_over.irreplaceable
 
     def left(self, rank: int, when: Moment) -> None:
         """A rank has ended in good order. A policy may say that the job is complete then, whatever others do."""
