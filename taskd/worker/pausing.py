@@ -51,9 +51,9 @@ class Pausing:
             self._changed.notify_all()
             self._answer(NO_BOUNDARY if order.kind is not PauseKind.FREE and not _boundaries.known else "")
 
-    def before(self, step: int, given_up: Callable[[], bool]) -> bool:
+    def before(self, step: int, given_up: Callable[[], bool], stands: Callable[[], None]) -> bool:
         """Return when this rank may begin `step`, or when `given_up` says that it does something else. Return whether
-        it has stood."""
+        it has stood. `stands` is called when it is about to."""
         if os.getpid() != self._pid:
             return False  # a forked child is no rank, and the lock may have been held when it was forked
         with self._changed:
@@ -61,6 +61,7 @@ class Pausing:
                 return False
         self._page.store_phase(int(Phase.PARKED))
         _synchronise()
+        stands()
         with self._changed:
             try:
                 while not given_up() and not self._may_begin(step):
@@ -136,14 +137,14 @@ def session_begins() -> None:
     _boundaries.known = _boundaries.session = True
 
 
-def before(step: int, given_up: Callable[[], bool]) -> bool:
+def before(step: int, given_up: Callable[[], bool], stands: Callable[[], None]) -> bool:
     """See Pausing.before. Only the session calls it."""
-    return _current is not None and _current.before(step, given_up)
+    return _current is not None and _current.before(step, given_up, stands)
 
 
 def before_hooked(step: int) -> bool:
     """The same in a script without a session. There a repair ends this process, so nothing else ends the wait."""
-    return _current is not None and not _boundaries.session and _current.before(step, _never)
+    return _current is not None and not _boundaries.session and _current.before(step, _never, _nothing)
 
 
 def set_back(updates: int) -> None:
@@ -160,6 +161,10 @@ def wake() -> None:
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> None:
+    pass
 
 
 def _synchronise() -> None:
