@@ -109,15 +109,6 @@ class Counting:
         elif self._tells_again and not early:
             self._tell(self._variables.lacks(number))
 
-    def stands(self, number: int) -> bool:
-        """Note that the script waits for this step. Return False if it has had this step already, or if all ranks are
-        to meet in it first, after a repair."""
-        looks = self._variables.looks
-        if self.restored or self._variables.inherited.looks or (looks and looks[-1].number == number):
-            return False
-        self._look(number)
-        return True
-
     def put_back(self, number: int) -> list[str]:
         """Set what the script counts to what it was when it got this step, on this rank alone. Return the names of what
         this rank cannot put back, or does not know because it has not seen the end of the step before."""

@@ -51,9 +51,9 @@ class Pausing:
             self._changed.notify_all()
             self._answer(NO_BOUNDARY if order.kind is not PauseKind.FREE and not _boundaries.known else "")
 
-    def before(self, step: int, given_up: Callable[[], bool], stands: Callable[[], None]) -> bool:
+    def before(self, step: int, given_up: Callable[[], bool]) -> bool:
         """Return when this rank may begin `step`, or when `given_up` says that it does something else. Return whether
-        it has stood. `stands` is called when it is about to."""
+        it has stood."""
         if os.getpid() != self._pid:
             return False  # a forked child is no rank, and the lock may have been held when it was forked
         with self._changed:
@@ -61,7 +61,6 @@ class Pausing:
                 return False
         self._page.store_phase(int(Phase.PARKED))
         _synchronise()
-        stands()
         with self._changed:
             try:
                 while not given_up() and not self._may_begin(step):
@@ -137,14 +136,14 @@ def session_begins() -> None:
     _boundaries.known = _boundaries.session = True
 
 
-def before(step: int, given_up: Callable[[], bool], stands: Callable[[], None]) -> bool:
+def before(step: int, given_up: Callable[[], bool]) -> bool:
     """See Pausing.before. Only the session calls it."""
-    return _current is not None and _current.before(step, given_up, stands)
+    return _current is not None and _current.before(step, given_up)
 
 
 def before_hooked(step: int) -> bool:
     """The same in a script without a session. There a repair ends this process, so nothing else ends the wait."""
-    return _current is not None and not _boundaries.session and _current.before(step, _never, _nothing)
+    return _current is not None and not _boundaries.session and _current.before(step, _never)
 
 
 def set_back(updates: int) -> None:
@@ -161,10 +160,6 @@ def wake() -> None:
 
 def _never() -> bool:
     return False
-
-
-def _nothing() -> None:
-    pass
 
 
 def _synchronise() -> None:

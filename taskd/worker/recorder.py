@@ -1,5 +1,4 @@
-"""Writes this rank's record in each step: when the step begins, when its forward ends, and sometimes at its end. It
-also writes one where the rank stands for an operator.
+"""Writes this rank's record in each step: when the step begins, when its forward ends, and sometimes at its end.
 
 A newcomer that replaces this rank after an update begins with the last of these records.
 
@@ -66,13 +65,6 @@ class Recorder:
         if self._left is not None and self._repair.records and self._has_moved_on():
             moment = self._registered.local.capture(carries_on)
             self._write(Occasion.START, Begun(updates, moment), moment.generators, whole=False)
-
-    def stands(self, updates: int, carries_on: bool) -> None:
-        """Record what this rank holds before a step that is to come later. Nothing is missing then of what the script
-        has done behind the last one."""
-        if self._repair.records:
-            moment = self._registered.local.capture(carries_on)
-            self._write(Occasion.START, Begun(updates, moment), moment.generators)
 
     def forward_rehearsed(self) -> None:
         """Note the end of a rehearsed forward. Nothing of it is recorded."""

@@ -198,7 +198,7 @@ class Session:
                 transaction.heal()
             elif owes:
                 yield from self._newcomer.pay(feed)
-            elif pausing.before(self.updates, self._repair.ordered, self._stands):
+            elif pausing.before(self.updates, self._repair.ordered):
                 hooks.mark_phase(Phase.BETWEEN)  # it has stood for an operator; a repair may have begun meanwhile
             else:
                 try:
@@ -217,14 +217,6 @@ class Session:
                 transaction.check_used()
                 if self._place.loops != ordinal:
                     raise UsageError("another loop over steps() has begun in the body of this one")
-
-    def _stands(self) -> None:
-        """The next step waits for an operator. Record what the script has done behind its last one: an operator may
-        want this rank replaced here."""
-        transaction = self._transaction
-        if transaction.variables.stands(self.updates):
-            doubts = self._registered.doubts
-            doubts.look("what a step has left", transaction.recorder.stands, self.updates, transaction.carries_on())
 
     def epochs(self, count: int, first: int = 0) -> Iterator[int]:
         """Yield the numbers of the epochs, from `first` to `count` - 1. A newcomer takes both from its predecessor. It

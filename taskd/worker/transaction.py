@@ -79,7 +79,7 @@ class Transaction:
         leftovers = Leftovers(registered, repair, step, refuse)
         self.variables = Counting(registered, repair, refuse, Notes(registered, ledger, repair), leftovers)
         self.prover = Prover(registered.replica, repair)
-        self.recorder = Recorder(registered, repair, loaders)
+        self._recorder = Recorder(registered, repair, loaders)
         self.feed: Feed | None = None
         self.begun: Begun | None = None
         self.current: Step | None = None
@@ -178,7 +178,7 @@ class Transaction:
             local.restore(before.moment)  # undoes what followed the first attempt, and what came before this one
             return
         self.begun = Begun(step.number, local.capture(self.carries_on()))
-        self.recorder.begins(self.begun, before, self.feed.before)
+        self._recorder.begins(self.begun, before, self.feed.before)
 
     def outside(self) -> list[str]:
         """List what was done at places where it cannot be done again."""
@@ -191,12 +191,12 @@ class Transaction:
         self.registered.calls.forward_ended()
         doubts.look("models that reduce gradients", self.carried.forward_ended)
         if step is not None and step.rehearsal:
-            doubts.look("what a forward has left", self.recorder.forward_rehearsed)
+            doubts.look("what a forward has left", self._recorder.forward_rehearsed)
         if step is None or step.rehearsal or self.given_up():
             return
         self.effects.forward_ended(step.number)
         if self.begun is not None:
-            doubts.look("what a forward has left", self.recorder.forward_ended, self.begun)
+            doubts.look("what a forward has left", self._recorder.forward_ended, self.begun)
 
     def saves(self) -> None:
         """Note that the body calls torch.save() itself. Raises StepAbandoned in a step that is given up."""
@@ -222,7 +222,7 @@ class Transaction:
             ended_by = told(error) if error is not None and calls.rehearsing.is_behind else ""
             if self.step.under_way:  # no refusal has led to a repair
                 self.step.happens(StepEvent.REHEARSED)
-            self.registered.doubts.look("what a step has left", self.recorder.rehearsed)
+            self.registered.doubts.look("what a step has left", self._recorder.rehearsed)
             calls.rehearsed(ended_by)
             if isinstance(error, Exception) and (not ended_by or self.raised.is_torn(error)):
                 self._refuse(f"{UNREHEARSED}: {told(error)}")
@@ -254,7 +254,7 @@ class Transaction:
         doubts = self.registered.doubts
         self.carried.updated = bool(doubts.look("what a step has changed", self.registered.calls.commit))
         self._commit(step)
-        doubts.look("what a step has left", self.recorder.ended, self.updates, self.carries_on())
+        doubts.look("what a step has left", self._recorder.ended, self.updates, self.carries_on())
         doubts.look("what a step has left", self.prover.committed, self.updates)
 
     def _give_up(self, step: Step, *, to_its_end: bool) -> None:

@@ -30,10 +30,6 @@ class Rank:
         self.heard = threading.Condition()
         self.pausing = pausing.Pausing(0, self.page, self.say)
         self.given_up = False
-        self.recorded: list[int] = []
-
-    def goes_on(self) -> None:
-        raise AssertionError("this rank does not stand")
 
     def say(self, answer: PauseAnswer) -> bool:
         with self.heard:
@@ -49,9 +45,7 @@ class Rank:
             assert self.heard.wait_for(stands, PATIENCE_S), self.said
 
     def comes_to(self, step: int) -> threading.Thread:
-        thread = threading.Thread(
-            target=self.pausing.before, args=(step, lambda: self.given_up, lambda: self.recorded.append(step))
-        )
+        thread = threading.Thread(target=self.pausing.before, args=(step, lambda: self.given_up))
         thread.start()
         return thread
 
@@ -79,17 +73,17 @@ def ended(thread: threading.Thread) -> bool:
 
 
 def test_it_stands_before_the_step_until_it_is_free(rank: Rank) -> None:
-    assert not rank.pausing.before(4, lambda: False, rank.goes_on)
+    assert not rank.pausing.before(4, lambda: False)
     rank.pausing.ordered(order(1, PauseKind.ASK), 1)
     assert rank.said[-1] == PauseAnswer(0, 1, 1, 4, 5, False, "")
     rank.pausing.ordered(order(2, PauseKind.STAND, 6), 1)
-    assert not rank.pausing.before(5, lambda: False, rank.goes_on), "that step was not meant"
+    assert not rank.pausing.before(5, lambda: False), "that step was not meant"
     thread = rank.comes_to(6)
     rank.wait_for_stand(6)
-    assert rank.phase() is Phase.PARKED and rank.recorded == [6]
+    assert rank.phase() is Phase.PARKED
     rank.pausing.ordered(order(3, PauseKind.FREE), 1)
     assert ended(thread)
-    assert not rank.pausing.before(7, lambda: False, rank.goes_on)
+    assert not rank.pausing.before(7, lambda: False)
 
 
 def test_the_lease_ends_without_any_message(rank: Rank) -> None:
@@ -109,7 +103,7 @@ def test_a_repair_ends_the_wait(rank: Rank) -> None:
     assert not rank.said[-1].stands
     rank.given_up = False
     rank.pausing.set_back(2)
-    assert not rank.pausing.before(2, lambda: False, rank.goes_on)
+    assert not rank.pausing.before(2, lambda: False)
     thread = rank.comes_to(3)
     rank.wait_for_stand(3)
     rank.pausing.end()
@@ -120,7 +114,7 @@ def test_an_order_of_the_past_changes_nothing(rank: Rank) -> None:
     rank.pausing.ordered(order(5, PauseKind.FREE), 1)
     rank.pausing.ordered(order(4, PauseKind.STAND, 0), 1)
     assert rank.said[-1].number == 5
-    assert not rank.pausing.before(0, lambda: False, rank.goes_on)
+    assert not rank.pausing.before(0, lambda: False)
 
 
 def test_a_script_without_any_boundary_says_so(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
