@@ -176,9 +176,8 @@ PROOF_SENT = 8
 """Proofs of one rank that wait for the next beat of its node. Beyond that, the oldest is dropped."""
 DIGEST_WORD = 8
 """Bytes of a digest."""
-PROOF_AWAITED = 16
-"""Up to so many updates, no rank takes another's state in a repair if proofs have been sent and not been compared yet.
-Later, they must have been lost on their way, and so much training is not given up for that."""
+PROOF_HALF = 32
+"""The bits of the lower half of a layout's number."""
 PROOF_NAMES = 1 << 16
 """Characters for the names of all units of a proof."""
 MAX_PROOFS = 8 * MAX_RANKS_PER_NODE

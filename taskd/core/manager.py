@@ -120,7 +120,7 @@ class Manager:
         if told in (Tick, Report):
             effects += self._judged(lambda: job.over or self._watch.find(at, repairing), self._rails.apply, now)
         if told is ProofsTold:
-            effects += self._judged(lambda: job.over or self._proofs.find(case.busy), self._doubts.take, now)
+            effects += self._judged(lambda: job.over or self._proofs.find(), self._doubts.take, now)
         if told in (Tick, Report, Stillness):
             effects += self._judged(lambda: stuck.find(at), stuck.take, now)
         if told in (Tick, Report, AgentHello, PauseAnswers):

@@ -165,7 +165,7 @@ class Proof:
     epoch: Epoch
     updates: Step  # the updates that it holds
     every: Count  # after this many updates the whole state has been compared once; 0: not known yet
-    layout: Count  # differs between ranks that divide their state differently, because they hold other things
+    layout: Count  # differs between ranks that hold other things; its upper half: that hold other things that count
     total: Annotated[int, Between(0, limits.PROOF_UNITS)]
     harmless: Annotated[int, Between(0, limits.PROOF_UNITS)]  # this many first units change no weight by themselves
     taken: bool  # the rank got its state from another rank in a repair
@@ -174,6 +174,11 @@ class Proof:
     names: Annotated[str, AtMost(limits.PROOF_NAMES)]  # of these units, one per line; only the first rank gives them
     missing: Text  # what is not compared, and why
     part: Part = 0  # the proof is compared with those of the same part
+
+    @property
+    def what_counts(self) -> int:
+        """A number that is the same on ranks that list the same things, except such as change no weight."""
+        return self.layout >> limits.PROOF_HALF
 
 
 # ---- agent and manager ----------------------------------------------------------------------------------------

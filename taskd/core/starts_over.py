@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskd.core import limits
 from taskd.core.words import lost_words
-
-NOT_SEEN = "it was not seen yet that all ranks hold the same"
 
 
 @dataclass(slots=True)
@@ -44,7 +41,6 @@ class StartsOver:
     saved: bool = False  # a last checkpoint was written before one of them
     damaged: str = ""  # what ranks no longer hold alike, since the last one; empty: nothing
     unlike: str = ""  # what ranks never held alike, as the script wants it; empty: nothing
-    unproved: bool = False  # ranks have told what they hold, and it was not compared yet
 
     def count(self, steps: int, saved: int) -> None:
         """All ranks begin anew. `steps`: how many were done until now; `saved`: how many of them the last checkpoint
@@ -53,11 +49,6 @@ class StartsOver:
         self.steps_lost += max(steps - max(saved, 0), 0)
         self.saved |= saved >= 0
         self.damaged = ""
-
-    def untaken(self, updates: int) -> str:
-        """Why no rank takes another's state of so many updates in a repair. Empty: it does."""
-        unproved = self.unproved and updates <= limits.PROOF_AWAITED
-        return self.irreplaceable or (NOT_SEEN if unproved else "")
 
     @property
     def irreplaceable(self) -> str:

@@ -98,8 +98,8 @@ def _event_row(event: ManagerEvent, job: str) -> list[Any]:
         return ["hang", int(event.finding), event.age_ns, list(event.ranks), event.reason]
     if isinstance(event, ProofVerdict):
         where = (event.updates, event.layout, event.total, list(event.units), list(event.ranks))
-        told = (event.named, event.taken, event.harmless)
-        return ["proof", int(event.finding), *where, *told, event.item, event.reason]
+        told = (event.named, event.harmless, event.item, event.reason, event.taken)
+        return ["proof", int(event.finding), *where, *told]
     return ["tick" if isinstance(event, Tick) else "restarted"]
 
 
@@ -140,9 +140,9 @@ def _event_of(kind: str, values: list[Any]) -> ManagerEvent:
     if kind == "errand":
         return ErrandVerdict(ErrandFinding(values[0]), _text(values[1]))
     if kind == "proof":
-        finding, updates, layout, total, units, ranks, named, taken, harmless, item, reason = values
+        finding, updates, layout, total, units, ranks, named, harmless, item, reason, *rest = values
         where = (int(updates), int(layout), int(total), _numbers(units), _numbers(ranks))
-        told = (bool(named), bool(taken), bool(harmless))
+        told = (bool(named), any(rest), bool(harmless))  # the rows of older versions have no rest
         return ProofVerdict(ProofFinding(finding), *where, *told, _text(item), _text(reason))
     if kind == "hang":
         finding, age_ns, ranks, reason = values

@@ -13,7 +13,6 @@ from taskd.core import limits
 from taskd.core.effects import EndJob
 from taskd.core.events import ManagerEvent
 from taskd.core.messages import Evidence, RailOrder, Report
-from taskd.core.starts_over import NOT_SEEN
 from taskd.core.types import EvidenceKind
 from taskd.sim.crowd import Group
 from taskd.sim.manager import SimManager
@@ -139,8 +138,6 @@ class World(Setting):
         repairs = [incident for incident in self.manager.incidents() if incident["kind"] != "rail"]
         since = max((incident["opened_at_ns"] for incident in repairs), default=0)
         held = max((held for at, held in self.wasted.items() if at >= since), default=0)
-        if held <= limits.PROOF_AWAITED and any(NOT_SEEN in incident["reason"] for incident in repairs):
-            return
         if held and not self._earned() and not self.watch.apart():
             raise Violation(
                 "nothing-lost", f"all ranks start from nothing; one that held {held} updates was ended for it"

@@ -98,14 +98,16 @@ class Digests:
         pieces = [piece for piece in whole if piece.name not in strange]
         most = max(limits.PROOF_UNIT_BYTES, -(-2 * sum(piece.weight for piece in pieces) // limits.PROOF_UNITS))
         pieces = [part for piece in pieces for part in _parts(piece, most, states)]
-        each = -(-len(pieces) // limits.PROOF_UNITS)
-        self.harmless = sum(piece.whole in harmless for piece in pieces) // max(each, 1)
-        self.units = [pieces[at : at + each] for at in range(0, len(pieces), each or 1)]
+        each = max(-(-len(pieces) // (limits.PROOF_UNITS - 1)), 1)
+        border = sum(piece.whole in harmless for piece in pieces)
+        joined = [pieces[at : min(at + each, border)] for at in range(0, border, each)]
+        self.harmless = len(joined)
+        self.units = joined + [pieces[at : at + each] for at in range(border, len(pieces), each)]
         values = (shard_of(piece.fetch(states)) for piece in pieces if piece.form)
         self.on_device = any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in values)
         forms = [[piece.name, piece.form, piece.begin, piece.length] for piece in pieces]
-        text = json.dumps([each, forms, *([replica.part] if replica.part > WHOLE else [])]).encode()
-        self.number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+        part = [replica.part] if replica.part > WHOLE else []
+        self.number = _number([forms[border:], *part]) >> 1 << limits.PROOF_HALF | _number([each, forms, *part])
         return True
 
     def forget(self) -> None:
@@ -155,6 +157,12 @@ class Digests:
 
 
 # ---- what there is ------------------------------------------------------------------------------------------------
+
+
+def _number(value: Any) -> int:
+    """Return a number of half a layout's bits for a value of plain objects."""
+    data = hashlib.blake2b(json.dumps(value).encode(), digest_size=limits.PROOF_HALF // 8).digest()
+    return int.from_bytes(data, "little")
 
 
 def _modes(replica: Replica) -> Iterator[Piece]:

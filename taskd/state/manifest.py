@@ -145,6 +145,27 @@ def contents(replica: Replica) -> int:
     return found
 
 
+def origin(replica: Replica) -> int:
+    """Return a number that is the same on ranks that begin with the same parameters and the same settings."""
+    found = contents(replica)
+    for optimizer in replica.optimizers.values():
+        for group in optimizer.param_groups:
+            for name in sorted(name for name in group if name != "params"):
+                value = group[name]
+                if isinstance(value, torch.Tensor):
+                    found = _sample(value, zlib.crc32(name.encode(), found))
+                else:
+                    found = zlib.crc32(f"{name} {_numbers_of(value)}".encode(), found)
+    return found
+
+
+def _numbers_of(value: object) -> str:
+    """Return a setting as text, if it is made of plain values. Others look different in each process."""
+    if isinstance(value, tuple | list):
+        return " ".join(map(_numbers_of, value))
+    return repr(value) if isinstance(value, int | float | str) else ""
+
+
 def _sample(tensor: torch.Tensor, start: int) -> int:
     flat = shard_of(tensor).detach().reshape(-1)
     return zlib.crc32(bytes_of(flat[:: max(1, flat.numel() // _SAMPLES)]), start)

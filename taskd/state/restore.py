@@ -177,8 +177,8 @@ def _replicas(updates: int, loop: Any, origin: int, circle: Circle) -> None:
         other = next((rank for rank in found if found[rank] != found[first]), None)
         if other is not None:
             raise UsageError(
-                f"different parameters are what ranks {first} and {other} {words}: they do not train replicas of one "
-                "model, so no rank's state can replace another's"
+                f"different parameters or settings are what ranks {first} and {other} {words}: they do not train "
+                "replicas of one model, so no rank's state can replace another's"
             )
 
 

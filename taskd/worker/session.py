@@ -145,7 +145,10 @@ class Session:
     def _steps(self, loader: Iterable[Any], epochs: int, itself: list[weakref.ref[Any]]) -> Generator[Step, None, None]:
         """Yield the steps of a loop. `itself`: this generator."""
         if not self.replica.models:
-            raise UsageError("steps() was called before register(model=..., optimizer=...): nothing could be repaired")
+            raise UsageError(
+                "steps() comes after register(model=..., optimizer=...): no model is registered, so nothing could be "
+                "repaired; `local` is for what a rank has besides the model that all ranks train"
+            )
         if self._transaction.current is not None:
             raise UsageError("a loop over steps() begins inside of `with step:`")
         feed = self._transaction.feed = Feed(loader, epochs, self._loaders, self._numbering)

@@ -24,7 +24,7 @@ from taskd.errors import StepAbandoned, UsageError
 from taskd.state import rng
 from taskd.state.ledger import Ledger
 from taskd.state.local import Captured
-from taskd.state.manifest import contents
+from taskd.state.manifest import origin
 from taskd.worker import hooks, pausing
 from taskd.worker.calls import Outcome
 from taskd.worker.carried import Carried
@@ -171,7 +171,7 @@ class Transaction:
             return
         self.registered.done_outside(self.outside())
         if local.origin < 0 and self._repair.records:
-            local.origin = contents(self.registered.replica)
+            local.origin = origin(self.registered.replica)
         assert self.feed is not None
         before = self.begun
         if before is not None and before.number == step.number and step.again:

@@ -17,7 +17,9 @@ SCRIPT = """
 import socket, threading
 import torch
 from taskd.comm import gloo, stand_in
+from taskd.worker import gloo_threads
 
+gloo_threads.wait_at_exit()  # as in each worker
 own = socket.create_server(("127.0.0.1", 0))  # somebody else's stays
 group = stand_in._gloo_of_one()
 assert gloo._listening() == [own.getsockname()]

@@ -9,15 +9,16 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
 import pytest
 
 from taskd.core.effects import EndJob, Note, Tell
-from taskd.core.events import ConnectionLost, Reached, Restarted, Said, Sender, Tick, Verdict
+from taskd.core.events import ConnectionLost, ProofVerdict, Reached, Restarted, Said, Sender, Tick, Verdict
 from taskd.core.messages import Answer, Confirmed, DeviceReport, Goodbye, Order, Refused, Seat, Stillness, Stop
-from taskd.core.types import RankState, Stage, StopKind
+from taskd.core.types import ProofFinding, RankState, Stage, StopKind
 from taskd.manager import journal, record
 from taskd.manager.journal import Broken, Journal
 
@@ -88,6 +89,15 @@ def test_an_end_that_an_older_version_wrote_returns() -> None:
     assert record.effects_of(msgpack.packb([["end", 1, "over"]])) == [EndJob(1, "over", StopKind.OVER)]
     asked = "an operator has stopped the job: ann"
     assert record.effects_of(msgpack.packb([["end", 75, asked]])) == [EndJob(75, asked, StopKind.ASKED)]
+
+
+def test_a_proof_that_an_older_version_wrote_returns() -> None:
+    row = ["proof", 0, 1, 77, 4, [2], [], False, False, "", "not compared between ranks: moment"]
+    verdict = ProofVerdict(ProofFinding.BASE, 1, 77, 4, (2,), (), False, False, False, "", row[-1])
+    assert record.events_of(msgpack.packb([row])) == [verdict]
+    for taken in (False, True):
+        event = replace(verdict, finding=ProofFinding.DIFFERS, ranks=(0, 1), taken=taken)
+        assert tuple(record.events_of(record.events_row((event,), "job"))) == (event,)
 
 
 def test_the_same_message_to_many_nodes_is_written_once() -> None:

@@ -183,7 +183,7 @@ def nobody_waits_for_parking(patch: Patch) -> None:
 
 
 def oldest_state_wins(patch: Patch) -> None:
-    def agree(self: Holdings) -> None:
+    def agree(self: Holdings, takes: bool) -> None:
         held = {rank: updates for rank, updates in self._held.items() if rank in self._survivors and updates >= 0}
         self.updates = min(held.values(), default=-1)
         sources = [rank for rank, updates in held.items() if updates == self.updates]
@@ -197,8 +197,8 @@ def oldest_state_wins(patch: Patch) -> None:
 def newcomers_fetch_nothing(patch: Patch) -> None:
     agree = Holdings.agree
 
-    def without_fetches(self: Holdings) -> None:
-        agree(self)
+    def without_fetches(self: Holdings, takes: bool) -> None:
+        agree(self, takes)
         self.fetches = ()
 
     patch.setattr(Holdings, "agree", without_fetches)

@@ -41,8 +41,8 @@ def _unsaved(members: Membership, repairs: Repairs) -> str:
         return "recovery is off in this job, so no last checkpoint is written"
     if Strategy.DUMP not in repairs.rules.strategies:
         return "dump is not among the strategies of this job, so no last checkpoint is written"
-    if repairs.irreplaceable:
-        return f"{repairs.irreplaceable}, and no last checkpoint is written"
+    if repairs.starts_over.damaged:
+        return "ranks were found to hold different things, so no last checkpoint is written"
     if not members.trained:
         return "no step is done yet, so there is nothing to be saved"
     if any(record.cover is Cover.STARTS_OVER for record in members.ranks):
@@ -68,7 +68,8 @@ def _costs(members: Membership, repairs: Repairs, wish: ErrandWish, wanted: Stra
     """What the errand would lead to, other than what is wanted. Empty: nothing else."""
     moves = wanted is Strategy.RECOVER
     who = (wish.ranks, asked_words(wish.by), moves)
-    found = placement.forecast(members, repairs.rules, repairs.case.restarts, repairs.irreplaceable, *who, now)
+    why = repairs.starts_over.irreplaceable
+    found = placement.forecast(members, repairs.rules, repairs.case.restarts, why, *who, now)
     if found.strategy is not wanted:
         cannot = "cannot be moved" if moves else "cannot be replaced in place"
         return f"{rank_words(wish.ranks)} {cannot}; this would happen instead: {found.reason}"

@@ -24,7 +24,7 @@ from collections import deque
 from taskd.core import limits
 from taskd.core.events import ProofVerdict
 from taskd.core.job import Job
-from taskd.core.proof.proofs import Proofs
+from taskd.core.proof.proofs import LIST, Proofs
 from taskd.core.repair.incident import Incident, IncidentCause
 from taskd.core.repair.repairs import Repairs
 from taskd.core.times import Moment
@@ -49,16 +49,13 @@ class Doubts:
         self._proofs.take(verdict)
         over = self._job.starts_over
         if verdict.finding is not ProofFinding.DIFFERS:
-            reason = verdict.reason
-            if not verdict.harmless:
-                over.unlike = over.unlike or verdict.item
-                reason += "; so no rank's state can replace another's: if a rank is lost, all start over"
-            if reason:
-                self._job.note("proof", reason, incident=0)
+            self._compared(verdict)
             return
         self.found += 1
         if not verdict.harmless:
             over.damaged = over.damaged or verdict.item
+        if verdict.taken and not verdict.named and not verdict.harmless:
+            over.unlike = over.unlike or verdict.item
         why_not = self._why_not(verdict)
         if why_not:
             self._observe(verdict, f"{verdict.reason}; {why_not}: observe", when.now)
@@ -66,6 +63,18 @@ class Doubts:
         self._items.add(verdict.item)
         self._restarts += 1
         self._repairs.faults.doubted("proof", verdict.reason, verdict.ranks, when)
+
+    def _compared(self, verdict: ProofVerdict) -> None:
+        """It was seen what ranks never held alike."""
+        over, reason = self._job.starts_over, verdict.reason
+        if verdict.finding is ProofFinding.BASE and over.unlike == LIST:
+            over.unlike = ""
+        if verdict.item:
+            over.unlike = over.unlike or verdict.item
+            if Strategy.RESPAWN in self._repairs.rules.allowed:
+                reason += "; so no rank's state can replace another's: if a rank is lost, all start over"
+        if reason:
+            self._job.note("proof", reason, incident=0)
 
     def _why_not(self, verdict: ProofVerdict) -> str:
         """Why the ranks do not start over. Empty: they do."""

@@ -7,6 +7,7 @@ beat. When all ranks have sent their proof of an update, the proofs are compared
   enough newer updates are there, by the proofs that came. No rank is ever asked or waited for.
 - *A unit differs from the start* (each rank's own part of a model, a module in another mode): replicas do not share it.
   This is reported once, and the unit is not compared. The same holds for the list of the units.
+- *A repair comes before all ranks have told*: the proofs that came before it are compared when it is over.
 - *A repair comes before the first proof*: if only the ranks differ that took a unit from others, the unit was alike. If
   others differ, too, the unit was each rank's own, and the takers have lost theirs. Both are verdicts.
 - *A unit was alike and is not any more*: a verdict. Three ranks or more: the few ranks that differ from the majority
@@ -87,6 +88,7 @@ class Told:
     complete: bool
     everybody: bool
     at: int
+    repaired: bool  # a repair has come since
 
     @property
     def updates(self) -> int:
@@ -102,11 +104,12 @@ class Proofs:
         self._members = job.members
         self._counters = counters
         self.last: Last | None = None
-        self._epoch = 0
+        self._epoch = self._times = 0  # the epoch of the open proofs, and how often all had started over by then
         self._open: dict[int, dict[int, Proof]] = {}  # by the updates held, then by rank
         self.parts: dict[int, int] = {}  # by rank: the part of the model of its last proof
         self._ready: list[Told] = []
         self._layouts: dict[int, Layout] = {}
+        self._sound: dict[int, int] = {}  # by rank, its incarnation: what it took in a repair was seen to be the same
         self._lists_alike = False  # all ranks had the same list once
         self._list_told: int | None = None  # like `Layout.told`, for the list
 
@@ -131,45 +134,65 @@ class Proofs:
                 self._counters.count("proof that fits no rank of its node")
             elif record.incarnation == proof.incarnation and proof.epoch >= self._epoch:
                 if proof.epoch > self._epoch:
-                    self._epoch = proof.epoch
-                    self.restart()
+                    self._begin(proof.epoch, at)
                 self._take(proof, at)
 
     def _take(self, proof: Proof, at: int) -> None:
         told = self._open.setdefault(proof.updates, {})
         told[proof.rank] = proof
-        self._job.starts_over.unproved = self.last is None and not any(one.based for one in self._layouts.values())
         self.parts[proof.rank] = proof.part
-        counts = self._members.counts
-        if len(told) >= self._members.world_size - counts[RankState.LEFT] - counts[RankState.DEAD]:
+        if self._is_complete(told):
             self._told(self._open.pop(proof.updates), True, at)
         elif len(self._open) > limits.PROOF_KEPT:
             self._told(self._open.pop(min(self._open)), False, at)
 
-    def _told(self, proofs: dict[int, Proof], complete: bool, at: int) -> None:
+    def _is_complete(self, told: dict[int, Proof]) -> bool:
+        """Whether all ranks that live have told theirs. Dead ones may have done so before."""
+        members, counts = self._members, self._members.counts
+        if len(told) < members.world_size - counts[RankState.LEFT] - counts[RankState.DEAD]:
+            return False
+        return not counts[RankState.DEAD] or all(one.rank in told for one in members.ranks if one.live)
+
+    def _told(self, proofs: dict[int, Proof], complete: bool, at: int, repaired: bool = False) -> None:
         """Queue these proofs for comparison, part by part."""
         parts: dict[int, dict[int, Proof]] = {}
         for rank, proof in sorted(proofs.items()):
             parts.setdefault(proof.part, {})[rank] = proof
         everybody = len(proofs) >= self._members.world_size - self._members.counts[RankState.LEFT]
-        self._ready += [Told(parts[part], complete, everybody, at) for part in sorted(parts)]
+        self._ready += [Told(parts[part], complete, everybody, at, repaired) for part in sorted(parts)]
         del self._ready[: -limits.PROOF_KEPT * len(parts)]
 
+    def _begin(self, epoch: int, at: int) -> None:
+        """Another epoch has begun, and no more proofs of the one before are taken. What came is compared, unless all
+        ranks have started over since."""
+        self._drop_old()
+        for updates in sorted(self._open):
+            self._told(self._open.pop(updates), False, at, repaired=True)
+        self._sound.clear()
+        self._epoch = epoch
+
+    def _drop_old(self) -> None:
+        """Drop what ranks have told before all of them started over."""
+        if self._times != self._job.starts_over.times:
+            self._times = self._job.starts_over.times
+            self.restart()
+
     def restart(self) -> None:
-        """Drop all open proofs: the manager was restarted, or another epoch has begun."""
+        """Drop all proofs: the manager was restarted."""
         self._open.clear()
         self._ready.clear()
+        self._sound.clear()
 
     # ---- judging ----------------------------------------------------------------------------------------------
 
-    def find(self, repairing: bool = False) -> ProofVerdict | None:
-        """Return the next verdict about the filed proofs. Call `take` with it before the next call. `repairing`: what
-        ranks hold is being made the same, so no difference is told."""
+    def find(self) -> ProofVerdict | None:
+        """Return the next verdict about the filed proofs. Call `take` with it before the next call."""
+        self._drop_old()
         while self._ready:
             told = self._ready[0]
             verdict = self._judge(told)
-            if verdict is not None and (repairing or verdict.finding is not ProofFinding.DIFFERS):
-                return verdict if verdict.finding is not ProofFinding.DIFFERS else None
+            if verdict is not None and verdict.finding is not ProofFinding.DIFFERS:
+                return verdict
             del self._ready[0]  # a difference is the last verdict about these proofs
             if verdict is not None:
                 return verdict
@@ -183,7 +206,8 @@ class Proofs:
         if last is not None and (last.updates, last.at) == (told.updates, told.at):  # of another part
             ranks, every = ranks + last.ranks, max(every, last.every)
         self.last = Last(told.updates, ranks, told.at, every)
-        self._job.starts_over.unproved = False
+        if told.everybody and all(_covers(proof) for proof in told.proofs.values()):
+            self._sound.update((proof.rank, proof.incarnation) for proof in told.proofs.values() if proof.taken)
 
     def take(self, verdict: ProofVerdict) -> None:
         """Apply a verdict, new or from the journal."""
@@ -192,8 +216,7 @@ class Proofs:
             return
         layout = self._layout(verdict.layout, verdict.total)
         if verdict.finding is ProofFinding.BASE:
-            layout.based, self._lists_alike = True, True
-            self._job.starts_over.unproved = False
+            layout.based, self._lists_alike, self._list_told = True, True, None
             layout.units[:] = bytes([Unit.ALIKE]) * layout.total
         for unit in verdict.units:
             if verdict.finding is ProofFinding.DIFFERS:
@@ -212,12 +235,15 @@ class Proofs:
     def _judge(self, told: Told) -> ProofVerdict | None:
         """Compare these proofs, and return the first verdict about them. None: nothing (more) to report."""
         lists = {rank: (proof.layout, proof.total) for rank, proof in told.proofs.items()}
-        takers = {rank for rank, proof in told.proofs.items() if proof.taken}
-        if len(set(lists.values())) > 1:
-            if self._lists_alike and self._list_told != self._job.starts_over.times:
+        takers = {
+            rank for rank, proof in told.proofs.items() if proof.taken and self._sound.get(rank) != proof.incarnation
+        }
+        if len(set(lists.values())) > 1 and self._list_told != self._job.starts_over.times:
+            harmless = len({proof.what_counts for proof in told.proofs.values()}) == 1
+            if self._lists_alike or (takers and not harmless):
                 return self._differs(told, (0, 0), {-1: dict(lists.items())}, takers)
-            if not self._lists_alike and told.everybody and self._list_told is None:
-                return self._excepted(ProofFinding.EXCEPTED, told, (0, 0), ())
+            if told.everybody and self._list_told is None:
+                return self._excepted(ProofFinding.EXCEPTED, told, (0, 0), (), harmless)
         usual = Counter(lists.values()).most_common(1)[0][0]
         alike = [proof for rank, proof in sorted(told.proofs.items()) if lists[rank] == usual]
         layout = self._layout(*usual)
@@ -244,17 +270,23 @@ class Proofs:
         }
         if differing:
             return self._differs(told, usual, differing, takers)
-        for proof in alike:
+        for proof in alike if everybody else ():
             for unit, _ in _words(proof):
                 if layout.units[unit] == Unit.UNKNOWN:
                     layout.units[unit] = Unit.ALIKE
         return None
 
     def _excepted(
-        self, finding: ProofFinding, told: Told, where: tuple[int, int], units: tuple[int, ...]
+        self,
+        finding: ProofFinding,
+        told: Told,
+        where: tuple[int, int],
+        units: tuple[int, ...],
+        harmless: bool = False,
     ) -> ProofVerdict:
-        """The verdict that these units, or the list if there is no layout, are not compared."""
-        names, own, parts = [LIST], [LIST], []
+        """The verdict that these units are not compared. Without a layout it is about the list; `harmless`: the lists
+        of what may change a weight are the same."""
+        names, own, parts = [LIST], [] if harmless else [LIST], []
         if layout := self._layouts.get(where[0]):
             names = [layout.name(unit) for unit in units]
             own = [layout.name(unit) for unit in units if unit >= layout.harmless]
@@ -294,12 +326,14 @@ class Proofs:
             why = "most do not agree, so nobody knows"
             if len(everybody) == 2:
                 why = "two ranks cannot tell which is wrong"
+            elif told.repaired:
+                why = "a repair has come since, so what a rank had may be lost"
             elif own := everybody & takers:
                 theirs = verb(len(own), "it", "they")
-                why = f"{rank_words(own)} took it from others in a repair, so what {theirs} had is lost"
+                why = f"{rank_words(own)} took the state of others in a repair, so what {theirs} had is lost"
             reason = f"after update {updates} {rank_words(everybody)} do not hold the same of {what}: {why}"
         ranks = tuple(sorted(wrong if named else everybody))
-        taken = not takers.isdisjoint(ranks)
+        taken = told.repaired or not takers.isdisjoint(ranks)
         harmless = bool(units) and all(unit < layout.harmless for unit in units) if layout is not None else False
         item = cut(item, _MOST_ITEM)
         why = cut(reason)
@@ -308,7 +342,7 @@ class Proofs:
 
 def _whole(proof: Proof) -> bool:
     count, rest = divmod(len(proof.digests), limits.DIGEST_WORD)
-    return rest == 0 and proof.first + count <= proof.total and proof.updates >= 0
+    return rest == 0 and 0 < proof.total >= proof.first + count and proof.updates >= 0
 
 
 def _covers(proof: Proof) -> bool:

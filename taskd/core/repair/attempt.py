@@ -81,7 +81,7 @@ class Attempt:
         self.waiting.begin(self.state, now)
         if self.state in (AttemptState.REBUILD, AttemptState.SAVE):
             assert not self.fresh
-            self.holdings.agree()
+            self.holdings.agree(takes=not self.saves)
         if self.state is AttemptState.SAVE and self.holdings.updates >= 0:
             self.waiting.ranks.intersection_update(self.holdings.savers)
 

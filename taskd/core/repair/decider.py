@@ -110,8 +110,8 @@ class Decider:
 
     def _look(self, incident: Incident, repairing: bool, now: int) -> Situation:
         history, repair_ns = self._case.restarts, self._case.repair_ns(now)
-        why = self._job.starts_over.irreplaceable
-        return placement.situation(self._members, incident, self._rules, repairing, history, repair_ns, why, now)
+        over = self._job.starts_over
+        return placement.situation(self._members, incident, self._rules, repairing, history, repair_ns, over, now)
 
     def _widens(self, incident: Incident, found: Situation, decision: Decision) -> bool:
         """Give up the ranks beside the lost ones if the policy says that their whole nodes start again."""

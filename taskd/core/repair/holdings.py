@@ -7,8 +7,7 @@ what follows:
 - *A survivor was stopped inside its update*: its state is useless. It says why, and fetches the state of another rank
   of its part.
 - *No survivor holds a whole state*: no state is agreed on. Only a strategy that starts all ranks again is left.
-- *Ranks were found to hold different things, or it was not seen yet that they hold the same*: no rank takes another's
-  state. So if a rank lacks one, no state is agreed on.
+- *Ranks were found to hold different things*: no rank takes another's state, so nothing is agreed on if one lacks it.
 - *All ranks of a part are gone*: the same, since no other rank has their state.
 - *One part has made an update that no rank of another part has*: the same. No rank can go back to the previous update.
 
@@ -52,8 +51,8 @@ class Holdings:
         self.known = self.known or first
         return first
 
-    def agree(self) -> None:
-        """Agree on the newest state that survivors hold whole. The ranks that lack it fetch it."""
+    def agree(self, takes: bool) -> None:
+        """Agree on the newest state that survivors hold whole. The ranks that lack it fetch it, if `takes`."""
         newest = dict.fromkeys(self._members(), -1)
         for rank in self._survivors:
             part = self._parts.get(rank, 0)
@@ -66,7 +65,7 @@ class Holdings:
             return
         self.complete = {rank for rank in self._survivors if self._held.get(rank, -1) == self.updates}
         self.fetches = tuple(fetch for ranks in self._members().values() for fetch in self._within(ranks))
-        if self.fetches and (why := self._over.untaken(self.updates)):
+        if takes and self.fetches and (why := self._over.irreplaceable):
             self._useless, self.updates, self.fetches, self.complete = why, -1, (), set()
 
     @property

@@ -17,6 +17,7 @@ from taskd.core.policy.ruling import History
 from taskd.core.records import NodeRecord, NodeState, RankRecord, Restart
 from taskd.core.repair.incident import Incident
 from taskd.core.repair.ladder import Decision, Loss, Saving, Situation, causes_first, decide, faults
+from taskd.core.starts_over import StartsOver
 from taskd.core.types import GivenUp, RankState, Strategy
 from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED
 
@@ -176,7 +177,7 @@ def situation(
     repairing: bool,
     history: History,
     repair_ns: int,
-    irreplaceable: str,
+    over: StartsOver,
     now: int,
 ) -> Situation:
     """Collect everything that the ladder reads. `repair_ns`: how long the repair has taken so far."""
@@ -198,10 +199,10 @@ def situation(
         max_restarts=rules.max_restarts,
         trained=members.trained,
         state_lost=incident.state_lost,
-        irreplaceable=irreplaceable,
+        irreplaceable=over.irreplaceable,
         repairing=repairing,
         all_start=room >= homeless,
-        saving=Saving(not irreplaceable and can_save(members), checkpoint.updates >= 0, checkpoint.stops),
+        saving=Saving(not over.damaged and can_save(members), checkpoint.updates >= 0, checkpoint.stops),
         ruling=history.ruling(faults(lost), repair_ns, now),
     )
 

@@ -35,6 +35,7 @@ from taskd.core.repair.ending import Ending
 from taskd.core.repair.faults import Faults
 from taskd.core.repair.incident import IncidentCause, IncidentState
 from taskd.core.repair.placement import Rules
+from taskd.core.starts_over import StartsOver
 from taskd.core.times import Moment, earliest
 from taskd.core.types import Outcome, RankState, Stage
 from taskd.core.words import cut, rank_words
@@ -56,9 +57,9 @@ class Repairs:
         self._course = Course(job, self.case, self._decider, self.faults)
 
     @property
-    def irreplaceable(self) -> str:
-        """Why no rank's state can replace another's. Empty: it can."""
-        return self._job.starts_over.irreplaceable
+    def starts_over(self) -> StartsOver:
+        """What all starts of all ranks have cost, and what makes another one necessary."""
+        return self._job.starts_over
 
     def left(self, rank: int, when: Moment) -> None:
         """A rank has ended in good order. A policy may say that the job is complete then, whatever others do."""

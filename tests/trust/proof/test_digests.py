@@ -204,7 +204,7 @@ def test_too_many_units_are_put_together() -> None:
     for at in range(3000):
         model.register_parameter(f"p{at}", nn.Parameter(torch.zeros(2)))
     digests = of(Replica(models={"model": model}))
-    assert len(digests.units) <= limits.PROOF_UNITS and digests.harmless == 0
+    assert len(digests.units) <= limits.PROOF_UNITS and digests.harmless == 1, "the modes are a unit of their own"
     before = words(digests)
     model.p1234.detach()[1] = 1
     (name,) = changed(digests, before)
