@@ -80,6 +80,8 @@ _OF_LIBRARIES = (
 """How variables of the environment begin that libraries set while steps run. Some hold addresses of one process."""
 HOOK = "hook "
 """With this begin the names of hooks, and of what only they use."""
+_OF_STEPS = "taskd.worker.step"
+"""The module of the steps. A variable that has none yet at the first look, and a step later, has not changed."""
 GONE = b""
 """Stands for a value that is not there any more."""
 
@@ -424,7 +426,8 @@ def _reads_environment(names: tuple[str, ...]) -> bool:
 
 def _global(name: str, space: dict[str, Any]) -> Any:
     """Return the module's value of this name, or the script's module that the code itself imports."""
-    return space[name] if name in space else sys.modules.get(name)
+    found = space[name] if name in space else sys.modules.get(name)
+    return None if type(found).__module__ == _OF_STEPS else found
 
 
 def may_hold(one: Any) -> bool:

@@ -24,6 +24,7 @@ from taskd.state.leaves import GONE, leaves_of, moved_between, moved_meanwhile, 
 from taskd.state.modules import Modules
 from taskd.state.places import Place, reached
 from taskd.state.plain import Noted, packed
+from taskd.worker.step import Step
 from tests import verdicts
 
 WEIGHT = dict[str, Any](other=object())
@@ -354,3 +355,13 @@ def test_what_has_changed_in_a_loop() -> None:
     found = leaves_of({"step": 4, "text": "b", "same": 4, "times": [2], "at": now, "flag": True}.items(), NONE)
     assert moved_meanwhile(begun, found, [(now - 5, now)]) == ["step", "text", "times"]
     assert moved_meanwhile(begun, {**found, "fresh": b"\x01"}, [(now + 5, now + 9)]) == ["at", "step", "text", "times"]
+
+
+def test_a_step_in_a_variable_that_had_none_is_no_change() -> None:
+    """At the first look the loop's variable is not there yet. A function of the script may name it."""
+    code = compile("def says():\n    return step.number", __file__, "exec")
+    space: dict[str, Any] = {"__name__": "script"}
+    exec(code, space)
+    before = leaves_of([("says", space["says"])], NONE)
+    space["step"] = Step.__new__(Step)
+    assert leaves_of([("says", space["says"])], NONE) == before
