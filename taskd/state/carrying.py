@@ -3,7 +3,8 @@
 A repair puts back parameters, buffers and plain values of modules. A tensor in any other attribute is mostly a result:
 the attention of the last batch, a mask. But if the source of a forward reads the attribute before it sets it anew, a
 later step computes with what an earlier one has left there. The loop then hands it on (flow.py, held.py). So it does if
-the forward of one module reads what the forward of another one sets.
+the forward of one module reads what the forward of another one sets. That the module has an extra state changes
+nothing: it may hold this, or only a version.
 
 It does NOT see what only methods hand on that no forward calls.
 """
@@ -83,8 +84,6 @@ def carried_in(named: Iterable[tuple[str, torch.nn.Module]]) -> Attributes:
 def carried_by(module: torch.nn.Module) -> Carried:
     """Return what the forward of this module hands on, reads and sets."""
     kind: type[torch.nn.Module] = own_class(module)
-    if kind.get_extra_state is not torch.nn.Module.get_extra_state:
-        return Carried()  # it puts back what it keeps by itself
     found = _of_kinds.setdefault(kind, {})
     functions = (one.__code__ for one in map(unwrapped, space_of(module).values()) if one is not None)
     key = (*functions, *map(type, module.modules()))

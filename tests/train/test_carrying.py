@@ -213,7 +213,7 @@ def test_each_module_is_judged_by_what_is_in_it() -> None:
         (Scripted, set()),
         (Attends, set()),
         (Reads, set()),
-        (OwnState, set()),
+        (OwnState, {"hidden"}),
         (lambda: nn.Linear(2, 2), set()),
     ],
 )

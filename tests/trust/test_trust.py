@@ -18,7 +18,7 @@ from tests.verdicts import same_bits
 HERE = Path(__file__).parent
 RANKS = 2
 NEVER = "-1"
-TWO_WAYS = {"perturbed": ["in place"], "teacher": ["plain"]}
+TWO_WAYS = {"extra": ["version"], "perturbed": ["in place"], "teacher": ["plain"]}
 """Trainings that work in another way if the place contains these words."""
 
 Run = Callable[..., Launched]
@@ -74,6 +74,8 @@ def check_started_over(job: Launched, weights: list[str], sentence: str) -> None
         ("modes", "evaluation after the update"),
         ("attributes", "backward"),
         ("attributes", "metric"),
+        ("extra", "backward blob"),
+        ("extra", "backward version"),
         ("perturbed", "second forward"),
         ("perturbed", "second forward in place"),
         ("swapped", "evaluation"),
@@ -94,6 +96,13 @@ def test_what_changes_after_the_backward_began_is_in_no_record(run: Run) -> None
     """If a rank dies when the others have done its step, its record is from the end of its forward."""
     job = run("attributes", "end", "4")
     check_started_over(job, calm(run, "attributes"), "attributes of modules change after a step's backward has begun")
+
+
+def test_what_a_forward_hands_on_is_not_known_by_an_extra_state_that_lacks_it(run: Run) -> None:
+    """The extra state is given to the newcomer, but what the forward has left is in no record behind the update."""
+    job = run("extra", "metric version", "4")
+    sentence = "nobody knows what the script's model.largest would be after step 4"
+    check_started_over(job, calm(run, "extra", "metric version"), sentence)
 
 
 @pytest.mark.parametrize(
