@@ -16,18 +16,20 @@ LOOK_S = 30.0
 """The time limit for one process. A debugger that hangs must not make the hang worse."""
 
 
-def of(processes: Mapping[int, str]) -> str:
-    """Return the stacks of these processes. The values are their command lines."""
-    return "\n".join(f"--- process {pid}: {command[:160]}\n{_of(pid)}" for pid, command in sorted(processes.items()))
+def of(processes: Mapping[int, str], how: str = "--nonblocking") -> str:
+    """Return the stacks of these processes. The values are their command lines. `how`: "--native" also shows frames of
+    C++, and where each thread is in the kernel, but waits for a process that is stopped."""
+    every = sorted(processes.items())
+    return "\n".join(f"--- process {pid}: {command[:160]}\n{_of(pid, how)}" for pid, command in every)
 
 
-def _of(pid: int) -> str:
+def _of(pid: int, how: str) -> str:
     try:
         shown = subprocess.run(
-            [str(PY_SPY), "dump", "--nonblocking", "--pid", str(pid)], capture_output=True, text=True, timeout=LOOK_S
+            [str(PY_SPY), "dump", how, "--pid", str(pid)], capture_output=True, text=True, timeout=LOOK_S
         )
         if shown.returncode == 0:
-            return shown.stdout
+            return shown.stdout + (_in_the_kernel(pid) if how == "--native" else "")
         trouble = shown.stderr.strip().splitlines()[-1:]
     except (OSError, subprocess.TimeoutExpired) as error:
         trouble = [str(error)]

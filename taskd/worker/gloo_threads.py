@@ -8,9 +8,10 @@ process aborts, after all its work was done (pytorch issue 190489). Destroying t
 module still holds it.
 
 So the exit handler waits until each such thread is idle and waits for its next operation. The kernel shows this as a
-futex wait without a time limit. A thread may also be in an operation whose result nobody waited for. It then waits for
-its peers, with a time limit and perhaps for ever, so it is left alone after a short time without activity. Nothing here
-needs torch, and a process without such threads does not wait.
+futex wait without a time limit, at two looks with no turn of the thread in between. A thread may also be in an
+operation whose result nobody waited for. It then waits for its peers, with a time limit and perhaps for ever, so it is
+left alone after a short time without activity. Nothing here needs torch, and a process without such threads does not
+wait.
 It does NOT end a group, and knows nothing of guarded ones: their operations hold no tensor that Python knows.
 """
 
@@ -44,8 +45,9 @@ def wait(seconds: float = WAIT_SECONDS) -> bool:
     threads = [task for task in _tasks() if _read(task, "comm") == NAME]
     began, pause = time.monotonic(), PAUSE_SECONDS
     seen: dict[str, tuple[str, float]] = {}
+    resting: dict[str, str] = {}
     while True:
-        threads = [task for task in threads if not _rests(task)]
+        threads = [task for task in threads if not _rests_on(task, resting)]
         now = time.monotonic()
         if all(_still_since(task, now, seen) + STILL_SECONDS <= now for task in threads):
             return True
@@ -53,6 +55,18 @@ def wait(seconds: float = WAIT_SECONDS) -> bool:
             return False
         time.sleep(pause)  # there is no event to wait for, and the threads get the interpreter's lock meanwhile
         pause = min(2 * pause, PAUSE_MAX_SECONDS)
+
+
+def _rests_on(task: str, resting: dict[str, str]) -> bool:
+    """Whether the thread has ended, or waits for its next operation and has done so at the last look, without a turn
+    in between. A thread that gives the interpreter's lock to another one waits without a time limit for a moment, too.
+    `resting`: the turns that each thread had taken when it was seen waiting."""
+    if not _rests(task):
+        resting.pop(task, None)
+        return False
+    turns, before = _turns(task), resting.get(task)
+    resting[task] = turns
+    return turns in ("", before)
 
 
 def _rests(task: str) -> bool:
@@ -66,11 +80,15 @@ def _rests(task: str) -> bool:
 def _still_since(task: str, now: float, seen: dict[str, tuple[str, float]]) -> float:
     """Return since when the thread has been inactive in a wait with a time limit; `now`: it is not in such a wait."""
     call = _call(task)
-    turns = next((line for line in _read(task, "status").splitlines() if line.startswith("voluntary")), "")
-    sign = f"{call} {turns}" if _waits(call) else ""
+    sign = f"{call} {_turns(task)}" if _waits(call) else ""
     if not sign or seen.get(task, ("", 0.0))[0] != sign:
         seen[task] = (sign, now)
     return seen[task][1]
+
+
+def _turns(task: str) -> str:
+    """Return how often the thread has given up its processor by itself. Empty: it has ended."""
+    return next((line for line in _read(task, "status").splitlines() if line.startswith("voluntary")), "")
 
 
 def _call(task: str) -> list[str]:

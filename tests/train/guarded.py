@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import stacks
 from tests.forked import Forked, start
 from tests.patience import PATIENCE_S
 from tests.ready import readable
@@ -76,12 +77,18 @@ class Ranks:
                     del listen[one]
             failed = [rank for rank in chosen if self.processes[rank].returncode]
             if run and not killed and (failed or not ready):
-                why = f"(killed, since rank {failed[0]} had failed)" if failed else f"(killed after {PATIENCE_S:.0f} s)"
-                killed = dict.fromkeys(run.values(), why + "\n")
+                killed = {rank: self._where(rank, failed) for rank in run.values()}
                 for rank in killed:
                     self.processes[rank].kill()
                 deadline = time.monotonic() + PATIENCE_S
         return killed
+
+    def _where(self, rank: int, failed: Sequence[int]) -> str:
+        """Return why this rank is killed and, if no other rank has `failed`, where it stands."""
+        if failed:
+            return f"(killed, since rank {failed[0]} had failed)\n"
+        shown = stacks.of({self.processes[rank].pid: self.worker}, "--native")
+        return f"(killed after {PATIENCE_S:.0f} s)\n{shown}\n"
 
 
 def reports(output: str) -> list[dict[str, Any]]:
