@@ -310,7 +310,8 @@ MAX_KEPT_ERRANDS = 32
 # ---- incidents and repairs ------------------------------------------------------------------------------------
 MAX_ATTEMPTS = 3
 """Tries of one strategy before the next one of the ladder is taken. The death of a rank that was healthy until then is
-no failed try: the strategy did not cause it, and each rank can die like that only once in an incident."""
+no failed try: the strategy did not cause it, and each rank can die like that only once in an incident. Tries in which
+only lost ranks start again use up no restart, and to start all over loses what was trained, so there are several."""
 MAX_OPEN_INCIDENTS = 64
 MAX_POLICY_COUNT = 10_000
 """The largest limit of restarts that a policy may have, and how many starts of one rank are remembered for it."""

@@ -132,6 +132,8 @@ class Restart:
     rests_until: int = 0  # the rank is not started again before
     told: bool = False  # whether people were told of this rest
     counts: bool = False  # it counts against the limit of restarts
+    alone: bool = False  # the others kept their processes
+    after_refusal: bool = False  # the process before had refused to go on
 
     def died(self, now: int, steps: int) -> None:
         """The rank has died: if its last restarts came to nothing, it is to rest before the next one."""
@@ -163,21 +165,23 @@ class RankRecord:
     restart: Restart | None = None  # the last one
     rivals: set[str] = field(default_factory=set)  # nodes whose claim of this rank has been written down
 
-    def died(self, now: int, steps: int) -> None:
+    def died(self, now: int, steps: int) -> bool:
         """It has died: forget restarts that are long ago, and see what came of the last one. `steps`: how far the job
-        is."""
-        if self.restart is None:
-            return
-        self.restarts = max(0, self.restarts - (now - self.restart.at) // limits.RESTART_FORGOTTEN_NS)
-        if not self.unbegun:
-            self.restart.died(now, steps)
-        elif self.restart.counts:
-            self.restarts, self.restart.counts = max(0, self.restarts - 1), False
-
-    @property
-    def unbegun(self) -> bool:
-        """Whether its start was ordered and no node has ever reported it: the node was lost before it could begin."""
-        return self.restart is not None and self.report is None and self.last is None
+        is. Return whether the last one does not count any more."""
+        restart = self.restart
+        if restart is None:
+            return False
+        self.restarts = max(0, self.restarts - (now - restart.at) // limits.RESTART_FORGOTTEN_NS)
+        unbegun = self.report is None and self.last is None  # its node was lost before it could report the start
+        if not unbegun:
+            restart.died(now, steps)
+        # One death costs one restart, however many tries its repair takes. Tries have limits of their own.
+        failed_try = restart.alone and restart.resumed_steps < 0
+        refused = self.given_up is GivenUp.REFUSED and not restart.after_refusal
+        if not restart.counts or not (unbegun or failed_try or refused):
+            return False
+        self.restarts, restart.counts = max(0, self.restarts - 1), False
+        return True
 
     def doubt_report(self) -> None:
         """Make its next report count as news, whatever it says."""

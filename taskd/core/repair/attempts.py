@@ -99,7 +99,7 @@ class Attempts:
             chosen = {rank: chosen[rank] for rank in chosen.keys() - {record.rank for record in resting}}
         seats: list[Seat] = []
         if not (fresh and (unplaced or resting)):
-            seats = placement.take_seats(self.members, chosen, self.job.epoch, when.now)
+            seats = placement.take_seats(self.members, chosen, self.job.epoch, not fresh, when.now)
         if not fresh and old is not None:
             seats += self._kept_seats(old, {seat.rank for seat in seats})
         ranks = range(self.members.world_size)

@@ -77,8 +77,7 @@ class Decider:
             lost = set(self._members.in_state(RankState.DEAD))
             incident.answers(lost)
             decision = decide(self._look(incident, repairing, when.now))
-        last = placement.last_start(self._members, self._rules)
-        while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy, last):
+        while not same_try and decision.strategy is not waiting and incident.worn_out(decision.strategy):
             incident.exhausted.add(decision.strategy)
             decision = decide(self._look(incident, repairing, when.now))
         self._case.attempts.drop(incident, when)

@@ -51,10 +51,9 @@ class Faults:
             record = self._members.ranks[rank]
             if record.asked:
                 continue  # its last start did not come to nothing
-            if record.unbegun and record.restart is not None and record.restart.counts:
+            if record.died(when.now, steps):
                 self._case.restarts.take_back(rank)
             recent = self._case.restarts.recent(rank, when.now)
-            record.died(when.now, steps)
             record.restarts = record.restarts if recent is None else recent
         losses = {rank: placement.loss_of(self._members, self._members.ranks[rank]) for rank in ranks}
         incident = self._case.open(kind, ranks, describe(tuple(losses.values())), age_ns, when.now)

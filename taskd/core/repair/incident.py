@@ -122,11 +122,9 @@ class Incident:
         """Whether the wait for more deaths of the same cause is over."""
         return self.settles_at is not None and self.settles_at <= at
 
-    def worn_out(self, strategy: Strategy, last: bool) -> bool:
-        """Whether a strategy has used all its tries, or has failed and would use the `last` start that a rank has left.
-        RESPAWN may use the last start: all ranks start over, which is the most expensive repair and the surest."""
-        tries = self.tries.get(strategy, 0)
-        return tries >= limits.MAX_ATTEMPTS or (last and tries > 0 and strategy is not Strategy.RESPAWN)
+    def worn_out(self, strategy: Strategy) -> bool:
+        """Whether a strategy has used all its tries."""
+        return self.tries.get(strategy, 0) >= limits.MAX_ATTEMPTS
 
     @property
     def good_end(self) -> Outcome:

@@ -226,11 +226,6 @@ def others_may_follow(members: Membership, rules: Rules) -> bool:
     return rules.recover and not members.trained and gone < members.world_size
 
 
-def last_start(members: Membership, rules: Rules) -> bool:
-    """Whether some dead rank has at most one start left."""
-    return any(loss.restarts + 1 >= rules.max_restarts for loss in losses(members))
-
-
 def choose_nodes(members: Membership, strategy: Strategy, avoid_home: bool) -> tuple[dict[int, NodeRecord], list[int]]:
     """A node for every rank that is to be started, and the ranks without room on any node."""
     starting = members.ranks if strategy is Strategy.RESPAWN else [members.ranks[loss.rank] for loss in losses(members)]
@@ -277,9 +272,9 @@ def rest_ns(resting: Iterable[RankRecord], now: int) -> int:
     return max([0, *(record.restart.rests_until - now for record in resting if record.restart is not None)])
 
 
-def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, now: int) -> list[Seat]:
+def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, alone: bool, now: int) -> list[Seat]:
     """Give these ranks their new seats in this epoch. Each start of a dead rank counts as a restart, unless an operator
-    wanted it, and until its node is lost before it has reported the start.
+    wanted it, and unless it comes to nothing (RankRecord.died). `alone`: the other ranks keep their processes.
 
     A rank that was never heard of may still have processes, on a node that has not reported them yet. No rank had more
     incarnations than there were epochs, so the epoch's number is newer than any incarnation of such a rank.
@@ -290,7 +285,8 @@ def take_seats(members: Membership, chosen: dict[int, NodeRecord], epoch: int, n
         vain = record.restart.vain if record.restart is not None else 0
         counts = record.state is RankState.DEAD and not record.asked
         record.restarts += counts
-        record.restart = Restart(now, vain, counts=counts)
+        refused = record.given_up is GivenUp.REFUSED
+        record.restart = Restart(now, vain, counts=counts, alone=alone, after_refusal=refused)
         members.seat(record, record.incarnation + 1 if record.incarnation else min(epoch, limits.MAX_INCARNATION), node)
         seats.append(Seat(rank, record.incarnation, node.name))
     return seats
