@@ -194,10 +194,12 @@ class Training:
     def __init__(self) -> None:
         torch.manual_seed(7)
         torch.set_num_threads(1)
+        if os.environ["RANK"] == "0" and not once("born-0"):
+            once("all-again")
         dist.init_process_group("gloo")
         self.rank = rank = dist.get_rank()
         say(f"begin {rank} {os.getpid()}")
-        self.newcomer = rank == 1 and not once("born-1")
+        self.newcomer = rank == 1 and not once("born-1") and not (args.folder / "all-again").exists()
         self.model, self.optimizer = build(rank, self.newcomer)
         self.others: list[tuple[Any, Any]] = []
         self.average = copy.deepcopy(self.model.module) if CASE.startswith("average") else None
