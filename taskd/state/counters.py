@@ -97,6 +97,8 @@ class Kept(NamedTuple):
     """The places, or the lists and dicts that they are in, at which they gather."""
     uncertain: frozenset[str] = frozenset()
     """The texts of those for which that depends on conditions."""
+    shown: frozenset[str] = frozenset()
+    """The texts of those that are only shown."""
 
 
 class Loop(NamedTuple):
@@ -229,7 +231,10 @@ def of_loop(
     loop.handed_on.places = _unlike(place for place in others - hidden if _is_apart(place, look))
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
     handed = {row.text for row in map(row_of, carried - hidden) if row is not None}
-    rows = tuple(_unlike(filter(None, map(row_of, (carried | perhaps) - hidden)))[:_MOST_ROWS])
+    used = {*filter(None, map(row_of, (carried | perhaps) - hidden))}
+    gathered = {one for one in hopeful.handed_on & hopeful.written if not (shares and one.root in own)}
+    gathered = {*filter(None, map(row_of, gathered - carried - perhaps))} - used
+    rows = sorted(_unlike(used | gathered), key=gathered.__contains__)  # the used ones first
     finds = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
         carried=_by_text(carried - hidden),
@@ -237,7 +242,11 @@ def of_loop(
         perhaps=_by_text(perhaps - hidden),
         shown=shown,
         found=finds,
-        kept=Kept(rows, frozenset(row.text for row in rows) - handed),
+        kept=Kept(
+            tuple(rows[:_MOST_ROWS]),
+            frozenset(row.text for row in rows) - handed,
+            frozenset(row.text for row in rows if row in gathered),
+        ),
         written=_by_text(hopeful.written | other.written),
         exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,

@@ -97,6 +97,10 @@ class Look:
         both = None if self.others is None else {**self.others, **others}
         return replace(self, rows={**self.rows, **own}, leaves=leaves, others=both)
 
+    def without_others(self) -> Look:
+        """Return a look that has only the counters and the rows."""
+        return replace(self, others=None, moved=frozenset(), packed=None)
+
     def take(self, name: str, alone: bool) -> Take:
         """Return what is done about the tensors of a row when it is put back. `alone`: nothing shares those there."""
         if name in self.leaves:

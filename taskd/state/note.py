@@ -19,7 +19,7 @@ on others since the previous loop, the newcomer has another value, and no note o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -30,6 +30,8 @@ from taskd.state.plain import Noted, can_be_given, shortened
 
 _TOLD_BYTES = 4096
 """Most bytes of one value that is told. The others get a digest of a longer one."""
+_ENDED_BYTES = 1 << 18
+"""Most bytes of what is kept of loops that are over. Of a longer history, the last loops are kept."""
 _COMPARED_BYTES = 64
 """The same limit for values that are only compared."""
 
@@ -52,16 +54,28 @@ class Note:
     """Digests of the registered models' buffers: when the previous loop ended, and when this one began."""
     left: bytes = b""
     """The script's counters when this rank came to the end of this loop, as variables.py packs them. Not told."""
+    ended: dict[int, bytes] = field(default_factory=dict)
+    """By the number of a loop that is over: the counters and rows that this rank had there at its end. Not told."""
 
     def parts(self) -> list[Any]:
         """Return the fields, in the form in which they are kept."""
-        return [self.loop, self.found, self.sets, self.finds, self.moved, self.buffers, self.left]
+        ended = [*self.ended.items()]
+        return [self.loop, self.found, self.sets, self.finds, self.moved, self.buffers, self.left, ended]
 
     @classmethod
     def of(cls, parts: list[Any]) -> Note:
         """Return the note that these parts are of. Raises TypeError or ValueError."""
-        loop, found, sets, finds, moved, buffers, left = parts
-        return cls(loop, {**found}, {**sets}, {**finds}, {**moved}, {**buffers}, left)
+        loop, found, sets, finds, moved, buffers, left, ended = parts
+        return cls(loop, {**found}, {**sets}, {**finds}, {**moved}, {**buffers}, left, dict(ended))
+
+    def leaves(self, counters: bytes, rows: bytes) -> Note:
+        """Return the note with what this rank has at the end of this loop: its counters, and those with its rows."""
+        ended, left = {self.loop: rows}, _ENDED_BYTES - len(rows)
+        for number, one in sorted(self.ended.items(), reverse=True):
+            left -= len(one)
+            if number < self.loop and left >= 0:
+                ended[number] = one
+        return replace(self, left=counters, ended=ended)
 
     def short(self) -> Note:
         """Return the note in the form that is told to the others: long values become digests."""
@@ -105,7 +119,7 @@ class Told:
         """Read what `pack` wrote. Raises PeerError if the data is something else."""
         try:
             lacks, newcomer, note, before, earlier, unseen = tree.unflatten(data, [])
-            return cls(lacks, newcomer, Note(*note), Note(*before), Note(*earlier), unseen)
+            return cls(lacks, newcomer, Note.of(note), Note.of(before), Note.of(earlier), unseen)
         except (TypeError, ValueError) as error:
             raise PeerError(f"what another rank tells of its loop is nothing of that kind: {error}") from error
 

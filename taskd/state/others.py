@@ -48,6 +48,8 @@ class Others:
     """What became of the values that steps have changed, when a step was done again."""
     observed: Observed = field(default_factory=Observed)
     graphs: Graphs = field(default_factory=Graphs)
+    left_out: dict[str, int] = field(default_factory=dict)
+    """The lengths of rows that the last look has left out (rows.py)."""
     _inside: Inside = field(default_factory=Inside)
     _carrying: tuple[Attribute, ...] = ()
     _reading: tuple[Attribute, ...] = ()
@@ -164,7 +166,9 @@ class Others:
     def beside(self) -> Beside:
         """Return what there is beside the script's own places."""
         attributes = (*self._carrying, *(one for one in self._inside.of_forwards.perhaps if one not in self._carrying))
-        return Beside(self.all_known(), self._inside.places, attributes, self._reading, self.graphs.is_cut)
+        return Beside(
+            self.all_known(), self._inside.places, attributes, self._reading, self.graphs.is_cut, self.left_out
+        )
 
     def all_known(self) -> Set[int]:
         """Return the ids of all objects that are restored in another way."""

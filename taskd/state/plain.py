@@ -31,6 +31,8 @@ MOST_BYTES = 8 << 20
 """Most bytes of one value that can be given."""
 MOST_OF_TENSORS = 1 << 18
 """Most bytes of tensors that are kept as values."""
+MOST_SHOWN = 1 << 16
+"""Most bytes of lists that are only shown, and kept."""
 _MOST_TENSORS = 256
 """Of a list with more other items than numbers and texts, none is kept."""
 _MOST_ITEMS = 1 << 20
@@ -107,7 +109,7 @@ def shortened(noted: Noted, most: int) -> Noted:
 
 def rows_of(value: Any, tensors: bool = False) -> bytes | None:
     """Return a list, deque or dict of numbers and texts, or of such lists, as bytes. None: it is something else, or it
-    is long. `tensors`: there may be tensors and arrays in it, or it may be one."""
+    is long. `tensors`: there may be tensors and arrays in it, or it may be one; then dicts are plain ones."""
     if not tensors:
         return packed(value) if _is_of_rows(value, _LAYERS, tensors) else None
     try:
@@ -123,10 +125,11 @@ def may_be_row(value: Any) -> bool:
 
 def _is_of_rows(value: Any, layers: int, tensors: bool) -> bool:
     kind = type(value)
-    if kind not in _ROWS or len(value) > _MOST_ROWS:
+    if kind not in (_ROWS if tensors else (*_ROWS, *_DICTS)) or len(value) > _MOST_ROWS:
         return False
-    items = value.values() if kind is dict else value
-    if not _ROW_ITEMS.issuperset(map(type, value if kind is dict else ())):
+    has_keys = issubclass(kind, dict)
+    items = value.values() if has_keys else value
+    if not _ROW_ITEMS.issuperset(map(type, value if has_keys else ())):
         return False
     others = [item for item in items if type(item) not in _ROW_ITEMS]
     if tensors and len(others) <= _MOST_TENSORS:

@@ -1,7 +1,9 @@
 """What steps gather or hand on: lists, deques and dicts of numbers and texts (`losses.append(...)`), and tensors.
 
 They are each rank's own: no other rank can know them. So a rank that has not seen a step's end lacks what it would have
-gathered there. This module keeps nothing. variables.py says when rows are looked at and put back.
+gathered there. This module keeps nothing. variables.py says when rows are looked at and put back. Rows that are only
+shown are put back, too, as long as they are short: a newcomer would show half of a curve. Of lists of tensors, those
+that are only shown are left out, since to look at them takes long.
 
 Tensors and arrays are rows if the source shows that steps hand them on (`hidden = out.detach()`), if they are small,
 and if nothing else has the same memory. What a step has changed in place is put back in place, since other code may
@@ -15,9 +17,10 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import chain, count
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +30,7 @@ from taskd.state.counters import Loop, name_of
 from taskd.state.graphs import has_graph
 from taskd.state.held import place_of
 from taskd.state.places import NOTHING, space_of
-from taskd.state.plain import MOST_OF_TENSORS, filled, is_by_id, is_kept, may_be_row, rows_of, unpacked
+from taskd.state.plain import MOST_OF_TENSORS, MOST_SHOWN, filled, is_by_id, is_kept, may_be_row, rows_of, unpacked
 from taskd.state.script import Script, Values
 from taskd.state.tree import bytes_of
 
@@ -36,6 +39,7 @@ Rows = dict[str, bytes]
 Leaves = dict[str, list["weakref.ref[Any]"]]
 """The tensors and arrays in each row, in order."""
 _NUMBERS = frozenset((int, float, str))
+_CONTAINERS = (list, deque, dict, defaultdict, OrderedDict, Counter)
 Which = tuple[str, int]
 """The name of a row, and the number of a tensor in it."""
 ALL = -1
@@ -51,6 +55,8 @@ class Gathered(NamedTuple):
     leaves: Leaves
     graphs: dict[str, list[torch.Tensor]]
     """The tensors with graphs of gradients in what is a row, or may become one."""
+    left_out: dict[str, int]
+    """The lengths of rows that are only shown, and that are too long or hold something else."""
 
 
 class Beside(NamedTuple):
@@ -66,14 +72,20 @@ class Beside(NamedTuple):
     """What else forwards read."""
     is_cut: Callable[[str], bool] = lambda _: False
     """Whether no gradient flows through what has this name (graphs.py)."""
+    left_out: Mapping[str, int] = MappingProxyType({})
+    """The lengths of rows that were left out so far."""
 
 
 def rows_at(script: Script, loop: Loop, beside: Beside) -> Gathered:
     """Return the rows of this loop as they are now. A dict with ids of known objects as keys is no row: in another
     process it would have others."""
     there = script.everything(loop.rows, beside.known) if loop.rows else {}
-    found = {name: rows_of(value) for name, value in there.items() if not is_by_id(value, beside.known)}
+    plain = {name: value for name, value in there.items() if not is_by_id(value, beside.known)}
+    found = {name: rows_of(value) for name, value in plain.items() if name not in loop.kept.shown}
+    shown, left_out = _shown({name: plain[name] for name in plain.keys() & loop.kept.shown}, beside.left_out)
+    found |= shown
     more = {name: value for name, value in there.items() if name not in loop.kept.uncertain}
+    more |= {name: value for name, value in plain.items() if name in loop.kept.shown and _is_leaf(value)}
     for name, owner, key in beside.attributes:
         value = space_of(owner).get(key, NOTHING)
         if name in there:  # another thing of the script has this name
@@ -93,7 +105,22 @@ def rows_at(script: Script, loop: Loop, beside: Beside) -> Gathered:
     found |= {name: rows_of(more[name], tensors=True) for name in leaves if not is_by_id(more[name], beside.known)}
     rows = {name: data for name, data in found.items() if data is not None}
     there_are = {name: [*map(weakref.ref, one)] for name, one in leaves.items() if one and name in rows}
-    return Gathered(rows, there_are, graphs)
+    return Gathered(rows, there_are, graphs, {name: one for name, one in left_out.items() if name not in rows})
+
+
+def _shown(things: dict[str, Any], before: Mapping[str, int]) -> tuple[Rows, dict[str, int]]:
+    """Return those rows that are short enough, and the lengths of the others. `before`: those of before. What was too
+    long is not packed again."""
+    found, left_out, left = Rows(), dict[str, int](), MOST_SHOWN
+    for name in sorted(name for name, value in things.items() if type(value) in _CONTAINERS):
+        length = len(things[name])
+        data = rows_of(things[name]) if length < before.get(name, length + 1) else None
+        if data is not None and len(data) <= left:
+            found[name] = data
+            left -= len(data)
+        elif length:
+            left_out[name] = length
+    return found, left_out
 
 
 def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Callable[[str, bool], Take]) -> None:
@@ -101,7 +128,7 @@ def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Calla
     about its tensors; it is told whether nothing shares those that are there."""
     if not rows:
         return
-    now, leaves, _ = rows_at(script, loop, beside)
+    now, leaves, *_ = rows_at(script, loop, beside)
     changed = [place for place in loop.rows if place.text in rows and now.get(place.text) != rows[place.text]]
     there = script.everything(changed, beside.known)
     script.give(
@@ -124,9 +151,10 @@ def same_in(before: Rows, now: Rows) -> set[str]:
 
 
 def used_in(loop: Loop, values: Values, rows: Rows) -> list[str]:
-    """Return the names of rows, and of those counters that the loop moves and uses."""
+    """Return the names of rows and of counters that the loop moves and uses."""
     computes = {*map(name_of, loop.computes)}
-    return sorted({name for one in values for name in one if name in computes and loop.moves(name)} | rows.keys())
+    moved = {name for one in values for name in one if name in computes and loop.moves(name)}
+    return sorted(moved | rows.keys() - loop.kept.shown)
 
 
 # ---- tensors ------------------------------------------------------------------------------------------------------

@@ -114,10 +114,13 @@ class Variables:
             if len(self.looks) > ROWS_KEPT:
                 self.looks[-1 - ROWS_KEPT].forget_rows()
 
-    def at_the_end(self, number: int, loop: int) -> bytes:
-        """Return the counters where this loop ends, packed like those of a step."""
+    def at_the_end(self, number: int, loop: int) -> tuple[bytes, bytes]:
+        """Return the look where this loop ends, packed like those of a step, and the same without other values."""
         script = Script.asking()
-        return b"" if script is None else self._look(script, number, loop).pack()
+        if script is None:
+            return b"", b""
+        look = self._look(script, number, loop)
+        return look.pack(), look.without_others().pack()
 
     def used(self) -> tuple[list[str], list[str]]:
         """Return the names of rows, and of counters that the loop moves and uses, as it ends. Return also the names of
@@ -133,7 +136,7 @@ class Variables:
     def _look(self, script: Script, number: int, loop: int) -> Look:
         found = self._loops.of(script)
         self.others.look_inside(number, is_new=not self.looks or self.looks[-1].loop != loop)
-        rows, leaves, graphs = rows_at(script, found, self.others.beside())
+        rows, leaves, graphs, self.others.left_out = rows_at(script, found, self.others.beside())
         self.others.graphs.follow(graphs)
         look = Look(number, loop, script.place, self._values(script, found), rows=rows, leaves=leaves)
         look.digests = {name: zlib.crc32(data) for name, data in rows.items()}
@@ -259,7 +262,9 @@ class Variables:
                 {*map(name_of, loop.computes), *loop.moved_unseen}, {*map(name_of, (*loop.carried, *loop.perhaps))}
             )
             settled.spare(loop.shown)
-            settled.refused |= unknown - loop.shown
+            shown = loop.kept.shown & seen.rows.keys()
+            settled.refused |= unknown - loop.shown - shown
+            settled.shown |= unknown & shown
             if seen.others is None and (lost := take.keys() - seen.rows.keys()):
                 settled.refused |= lost
                 settled.alone = True
@@ -306,6 +311,15 @@ def seen_to(variables: Variables) -> set[int]:
     gathered = rows_at(script, variables._loops.of(script), variables.others.beside())
     rows = {id(one()) for leaves in gathered.leaves.values() for one in leaves}
     return rows | looked_at(variables.others, variables.looks[-1])
+
+
+def pass_loop(variables: Variables, ended: bytes) -> None:
+    """A newcomer passes a loop that is over. What is behind it finds the counters and rows that the life before had
+    there: `ended`, as `at_the_end` packed them. Raises PeerError."""
+    script, then = Script.asking(), unpacked(ended)
+    if script is not None and then.place == script.place:
+        variables._put(script, _changes(variables._look(script, -1, -1).values, then.values))
+        put_rows(script, variables._loops.of(script), variables.others.beside(), then.rows, then.take)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from taskd.state.others import lost_sight_of
 from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
 from taskd.state.strange import STARTS_OVER
+from taskd.state.variables import pass_loop
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.leftovers import Leftovers
@@ -62,6 +63,11 @@ UNLIKE = (
 SHOWN = (
     "what the script shows of {names} lacks step {number} on a rank that has not seen its end: count before the "
     "backward or behind `with step:`"
+)
+LEFT_OUT = (
+    "no repair puts back what the script has gathered in {names} to show it, because that is more than 64 KiB of "
+    "numbers and texts: a newcomer lacks it, and a step that is done again may be in it twice; keep it in an object "
+    "with state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
 )
 OUT_OF_SIGHT = (
     "steps change {names} in a way that the source does not show, and to look at that before each step takes more than "
@@ -124,7 +130,8 @@ class Counting:
     def arrives(self, updates: int) -> None:
         """Note that this rank has come to the end of a loop, before it meets the others there."""
         if self._repair.records and not self._variables.inherited.looks and self._ended == updates - 1:
-            self.notes.leaves(self._doubts.look(WHAT, self._variables.at_the_end, updates, self._local.loop) or b"")
+            at_the_end = self._doubts.look(WHAT, self._variables.at_the_end, updates, self._local.loop)
+            self.notes.leaves(*(at_the_end or (b"", b"")))
 
     def passes(self, updates: int) -> None:
         """Note that a loop is over on all ranks. A newcomer that has joined the others only there takes the counters of
@@ -191,6 +198,11 @@ class Counting:
         """Note that the script asks for the next step after a rehearsed one."""
         self._doubts.look(WHAT, self._variables.rehearsed, self._registered.calls.rehearsing.passes_loop)
 
+    def goes_by(self) -> None:
+        """Note that a newcomer goes by this loop, which is over."""
+        if ended := self.notes.ended(self._local.loop):
+            self._doubts.look(WHAT, pass_loop, self._variables, ended)
+
     def _look(self, number: int, late: bool = False, raised: bool = False) -> None:
         if not self._repair.heals:
             return
@@ -235,6 +247,7 @@ class Counting:
         if used := look(WHAT, variables.doubtful, self._local.known(), True):
             self._refuse(DOUBTFUL.format(names=listed(used)))
         unsure = self._registered.perhaps(look(WHAT, variables.held, self._local.known, True) or {})
+        self._doubt(LEFT_OUT, sorted(variables.others.left_out))
         self._doubt(PERHAPS, sorted(variables.looks[-1].without_given(unsure)) if variables.looks else unsure)
         lacking, rank = self._tell(variables.lacks(number), goes_on)
         if any(lacking):

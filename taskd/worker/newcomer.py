@@ -55,6 +55,7 @@ class Newcomer:
                 # A loop of a later epoch was rehearsed in the first one.
                 yield from self._rehearse(feed, passes_loop=ordinal < repair.loop_before)
             if ordinal < repair.loop_before:
+                self._transaction.variables.goes_by()
                 return False
         if self._passage.under_way:
             self._passage.end()

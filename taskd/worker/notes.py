@@ -19,7 +19,7 @@ from taskd.state.found import Findings, buffers_of, plain_in
 from taskd.state.leaves import Thing, leaves_of, moved_between, moved_meanwhile
 from taskd.state.ledger import Ledger
 from taskd.state.note import Note, Told, as_said, changed_otherwise, to_refuse, to_take
-from taskd.state.plain import Noted
+from taskd.state.plain import Noted, can_be_given
 from taskd.worker import reads
 from taskd.worker.heal import Repair
 from taskd.worker.registered import Registered
@@ -46,7 +46,7 @@ class Notes:
         registered.local.variables.others.uses = self._around.uses
         self._before = ledger.note
         """The note of the life before."""
-        self._mine = Note()
+        self._mine = Note(ended=ledger.note.ended)
         self._earlier = ledger.note
         """The note of the loop before this one."""
         self._leaves = Noted()
@@ -70,7 +70,8 @@ class Notes:
         ):  # even if this newcomer has joined the others already and begins the loop like any other rank
             look(WHAT, self._give, self._before.sets)
         self._earlier = self._mine if self._mine.loop > self._before.loop else self._before
-        self._mine = look(WHAT, self._look, loop, loader) or Note(loop)
+        mine = look(WHAT, self._look, loop, loader) or Note(loop)
+        self._mine = replace(mine, left=self._mine.left, ended=self._mine.ended)
         if not self._repair.newcomer:
             self._note()
 
@@ -84,10 +85,15 @@ class Notes:
         """The counters of the life before at the end of its last loop, if it came there."""
         return self._before.left
 
-    def leaves(self, counters: bytes) -> None:
-        """Keep the counters of the end of this loop, for a newcomer."""
-        self._mine = replace(self._mine, left=counters)
+    def leaves(self, counters: bytes, rows: bytes) -> None:
+        """Keep what this rank has at the end of this loop, for a newcomer: all that was looked at, and of that the
+        counters and the rows."""
+        self._mine = self._mine.leaves(counters, rows)
         self._note()
+
+    def ended(self, loop: int) -> bytes:
+        """Return what the life before had at the end of this loop. Empty: nobody knows."""
+        return self._before.ended.get(loop, b"")
 
     def _look_at_the_end(self) -> tuple[Noted, Findings, list[float]]:
         return self._look_at_leaves(), buffers_of(self._registered.replica.models), _clocks()
@@ -131,6 +137,8 @@ class Notes:
     def _give(self, sets: Noted) -> None:
         if given := self._around.give(sets, self._registered.local.known()):
             _logger.info("this newcomer takes %s from before", listed(given))
+        taken = self._registered.local.variables.others.given
+        taken.missed = [name for name in taken.missed if name not in sets or not can_be_given(sets[name])]
 
     def flaw(self, loop: int) -> str:
         """Return why a newcomer that has reached this loop must not go on there, or an empty text."""

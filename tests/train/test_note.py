@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -205,3 +206,11 @@ def test_its_own_note_goes_first() -> None:
     told = tell(other(noted(a=1.0)), mine=Note(2))
     told[0].before = Note(2)
     assert to_refuse(told, 0, noted(a=2.0)) == []
+
+
+def test_what_loops_have_left_is_kept_for_the_last_of_them() -> None:
+    note = Note()
+    for loop in range(1, 5):
+        note = replace(note, loop=loop).leaves(b"all", bytes(100_000))
+    assert sorted(note.ended) == [3, 4] and Note.of(note.parts()) == note
+    assert sorted(note.leaves(b"all", bytes(300_000)).ended) == [4], "the newest is kept whatever its length"

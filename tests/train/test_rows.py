@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import UserDict, UserList
+from collections import UserDict, UserList, defaultdict
 from typing import Any
 
 import pytest
@@ -77,3 +77,34 @@ def test_a_row_that_no_step_has_changed_so_far_lacks_nothing(every: int, refused
                 seen.append(number)
     assert answers is not None
     assert answers.refused == ({"seen"} if refused else set())
+
+
+def gather(variables: Variables, numbers: tuple[int, ...], logs: dict[str, list[float]], curve: list[float]) -> None:
+    """Gather in two lists what is only shown."""
+    for number in numbers:
+        variables.handed_out(number, 1)
+        logs["loss"].append(float(number))
+        curve.append(float(number))
+    print(logs, curve)
+
+
+def test_rows_that_are_only_shown_are_put_back_as_long_as_they_are_short() -> None:
+    variables, held = Variables(), UserDict(logs=defaultdict[str, list[float]](list), curve=list[float]())
+    gather(variables, (0, 1, 1, 2), **held)
+    assert held["curve"] == held["logs"]["loss"] == [0.0, 1.0, 2.0] and not variables.others.left_out
+    held["curve"] += [0.5] * 10_000
+    gather(variables, (3, 4), **held)
+    assert [*variables.others.left_out] == ["curve"]
+    assert "logs['loss']" in variables.looks[-1].rows and "curve" not in variables.looks[-1].rows
+
+
+def test_a_rank_that_has_not_seen_a_steps_end_shows_less_and_says_so() -> None:
+    variables, other, curve = Variables(), Variables(), list[float]()
+    for one, rank in ((other, 1.0), (variables, 2.0)):
+        curve.clear()
+        for number in range(5):
+            one.handed_out(number, 1, whole=number < 4)
+            answers = one.hear(number, [other.tell(number), one.tell(number)], 1) if number == 4 else None
+            if number != 3:  # step 3 was left before this
+                curve.append(rank * number)
+    assert answers is not None and not answers.refused and answers.shown == {"curve"}

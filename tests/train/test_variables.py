@@ -329,7 +329,7 @@ def test_what_is_counted_in_other_places_is_put_back_or_said() -> None:
             group["lr"] *= 0.9
     assert found == [(0.5 * n, n, 8 * n, n, n, n) for n in (0, 1, 1, 2)]
     assert (own.count, layer.seen, batches.taken, ring.at) == (4, 4, 4, 2)
-    assert doubtful == ["batches.taken", "fresh.count", "fresh.sum", "per_class[at % 2]", "ring.at"]
+    assert doubtful == ["batches.taken", "fresh.count", "fresh.sum", "ring.at"]
 
 
 def test_what_a_newcomer_counts_in_other_places_begins_with_its_record() -> None:

@@ -1,0 +1,77 @@
+"""Two loops that gather what is only shown: a curve of losses, and rows for a table. --place: what holds it, and where
+rank 1 dies.
+
+"list": `losses.append(...)`. "dict": a defaultdict of lists in a parameter. "rows": dicts in a list. "object": a list
+of an object. "counter": counts by a computed key. "early": a list that grows before the backward. "long": one that is
+too long to be kept.
+"""
+
+import json
+from collections import Counter, defaultdict
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import taskd
+from tests.trust.scene import Net, Scene, say
+
+scene = Scene()
+kind, _, scene.args.place = scene.args.place.partition(", ")
+
+
+class Log:
+    """Keeps a curve."""
+
+    def __init__(self) -> None:
+        self.curve: list[float] = []
+
+    def add(self, value: float) -> None:
+        """Add one value."""
+        self.curve.append(value)
+
+
+model = DistributedDataParallel(Net())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+session = taskd.session()
+session.register(model=model, optimizer=optimizer)
+
+
+def train(losses: list[float], logs: Any, rows: list[dict[str, float]], log: Log, seen: Any) -> None:
+    """Train for one loop."""
+    for step in session.steps(scene.loader()):
+        with step as batch:
+            optimizer.zero_grad()
+            loss = (model(batch["x"]) - batch["x"]).pow(2).mean()
+            if kind == "early":
+                losses.append(loss.item())
+            scene.here(step, "forward")
+            loss.backward()
+            optimizer.step()
+            if kind in ("list", "long"):
+                losses.append(loss.item())
+            elif kind == "dict":
+                logs["loss"].append(loss.item())
+            elif kind == "rows":
+                rows.append({"step": step.number, "loss": loss.item()})
+            elif kind == "object":
+                log.add(loss.item())
+            elif kind == "counter":
+                seen[f"{int(loss.item()) % 3}"] += 1
+            scene.here(step, "updated")
+
+
+def nothing() -> Any:
+    """Return what one loop fills."""
+    return [], defaultdict[str, list[float]](list), [], Log(), Counter[str]()
+
+
+first, second = nothing(), nothing()
+if kind == "long":
+    first[0].extend([0.5] * 20_000)
+train(*first)
+train(*second)
+shown = [[losses, logs, rows, log.curve, seen] for losses, logs, rows, log, seen in (first, second)]
+if kind != "long":
+    say(f"shown {scene.rank} {json.dumps(shown)}")
+scene.end(model)
