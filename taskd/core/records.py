@@ -167,7 +167,7 @@ class RankRecord:
 
     def died(self, now: int, steps: int) -> bool:
         """It has died: forget restarts that are long ago, and see what came of the last one. `steps`: how far the job
-        is. Return whether the last one does not count any more."""
+        is. Return whether the last one never began, so that nobody counts it."""
         restart = self.restart
         if restart is None:
             return False
@@ -181,7 +181,7 @@ class RankRecord:
         if not restart.counts or not (unbegun or failed_try or refused):
             return False
         self.restarts, restart.counts = max(0, self.restarts - 1), False
-        return True
+        return unbegun
 
     def doubt_report(self) -> None:
         """Make its next report count as news, whatever it says."""

@@ -89,7 +89,8 @@ class Others:
         """Give all values what this look has found. For `markers_stay` see Observed.put."""
         self.given = Given()
         if look.others is None:  # looks take too long, and this is a step of later
-            self.given.missed = sorted({*look.moved} - look.rows.keys() - self.set_before_use(look))
+            shown = set[str]().union(*(loop.kept.shown for _, loop in self.loops.asking()))
+            self.given.missed = sorted({*look.moved} - look.rows.keys() - shown - self.set_before_use(look))
             return
         marks.take_anew()
         self._inside = self.looks_inside()
@@ -193,7 +194,8 @@ class Others:
         values: Values | None = look.values
         for script, loop in self.loops.asking():
             counts = [*(place for one in (loop.counts, loop.handed_on) for place in one.places)]
-            places = [place for place in loop.rows if place.text in look.rows]
+            there = look.rows.keys() - loop.kept.shown  # what is only shown here may be used by another name
+            places = [place for place in loop.rows if place.text in there]
             places += [place for place in counts if values is None or place.text in values[ELSEWHERE]]
             spots |= _spots(script, loop, places)
             for (owner, name), value in script.held(loop.counts, loop.handed_on):

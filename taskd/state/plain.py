@@ -125,7 +125,7 @@ def may_be_row(value: Any) -> bool:
 
 def _is_of_rows(value: Any, layers: int, tensors: bool) -> bool:
     kind = type(value)
-    if kind not in (_ROWS if tensors else (*_ROWS, *_DICTS)) or len(value) > _MOST_ROWS:
+    if kind not in (_ROWS if tensors else (*_ROWS, Counter, OrderedDict)) or len(value) > _MOST_ROWS:
         return False
     has_keys = issubclass(kind, dict)
     items = value.values() if has_keys else value

@@ -113,7 +113,7 @@ def _shown(things: dict[str, Any], before: Mapping[str, int]) -> tuple[Rows, dic
     long is not packed again."""
     found, left_out, left = Rows(), dict[str, int](), MOST_SHOWN
     for name in sorted(name for name, value in things.items() if type(value) in _CONTAINERS):
-        length = len(things[name])
+        length = _length(things[name])
         data = rows_of(things[name]) if length < before.get(name, length + 1) else None
         if data is not None and len(data) <= left:
             found[name] = data
@@ -121,6 +121,12 @@ def _shown(things: dict[str, Any], before: Mapping[str, int]) -> tuple[Rows, dic
         elif length:
             left_out[name] = length
     return found, left_out
+
+
+def _length(value: Any) -> int:
+    """Return how long a container is, with those in it if it is a dict."""
+    inside = dict.values(value) if isinstance(value, dict) else ()
+    return len(value) + sum(len(one) for one in inside if type(one) in _CONTAINERS)
 
 
 def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Callable[[str, bool], Take]) -> None:
@@ -143,6 +149,12 @@ def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Calla
             given = _given(space.get(key), unpacked(rows[name]), take(name, name in leaves))
             if not filled(space.get(key), given):
                 space[key] = given
+
+
+def shown_rows(script: Script, loop: Loop, known: Set[int]) -> set[str]:
+    """Return the names of rows that are only shown, whether they are there or not."""
+    there = script.everything([place for place in loop.rows if place.text in loop.kept.shown], known)
+    return {name for name in loop.kept.shown if type(there.get(name, [])) in _CONTAINERS}
 
 
 def same_in(before: Rows, now: Rows) -> set[str]:
@@ -236,22 +248,29 @@ def _is_leaf(value: Any) -> bool:
 
 
 def _given(there: Any, wanted: Any, take: Take) -> Any:
-    """Return what is wanted, with the tensors that are to be taken. Containers are new."""
+    """Return what is wanted, with the tensors that are to be taken. What is inside of a container stays the same object
+    where it can, since other code may have it, too."""
     if _is_leaf(wanted):
         return take(there, wanted)
     kind = type(wanted)
-    if kind is dict:
-        return {key: _given(_in(there, key), item, take) for key, item in wanted.items()}
+    if issubclass(kind, dict):
+        inside = {key: _put_in(_in(there, key), item, take) for key, item in wanted.items()}
+        return inside if kind is dict else kind(inside)
     if kind in (list, tuple, deque):
-        items = [_given(_in(there, at), item, take) for at, item in enumerate(wanted)]
+        items = [_put_in(_in(there, at), item, take) for at, item in enumerate(wanted)]
         return deque(items, wanted.maxlen) if kind is deque else kind(items)
     return wanted
 
 
+def _put_in(there: Any, wanted: Any, take: Take) -> Any:
+    given = _given(there, wanted, take)
+    return there if given is not there and filled(there, given) else given
+
+
 def _in(there: Any, key: Any) -> Any:
     """Return the item that is there. None: there is none."""
-    if type(there) is dict:
-        return there.get(key)
+    if isinstance(there, dict):
+        return dict.get(there, key)
     return there[key] if type(there) in (list, tuple, deque) and key < len(there) else None
 
 

@@ -38,7 +38,7 @@ from taskd.state.others import AskingLoops, Others, looked_at
 from taskd.state.places import NUMBERS
 from taskd.state.plain import is_scalar
 from taskd.state.rest import Loops
-from taskd.state.rows import put_rows, rows_at, same_in, used_in
+from taskd.state.rows import put_rows, rows_at, same_in, shown_rows, used_in
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, WHOLE, Script, Values, frame_of
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -262,7 +262,7 @@ class Variables:
                 {*map(name_of, loop.computes), *loop.moved_unseen}, {*map(name_of, (*loop.carried, *loop.perhaps))}
             )
             settled.spare(loop.shown)
-            shown = loop.kept.shown & seen.rows.keys()
+            shown = shown_rows(script, loop, self.known())
             settled.refused |= unknown - loop.shown - shown
             settled.shown |= unknown & shown
             if seen.others is None and (lost := take.keys() - seen.rows.keys()):

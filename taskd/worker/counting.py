@@ -65,9 +65,9 @@ SHOWN = (
     "backward or behind `with step:`"
 )
 LEFT_OUT = (
-    "no repair puts back what the script has gathered in {names} to show it, because that is more than 64 KiB of "
-    "numbers and texts: a newcomer lacks it, and a step that is done again may be in it twice; keep it in an object "
-    "with state_dict() and load_state_dict(), and name that in taskd.session().register(local=...)"
+    "what the script has gathered in {names} to show it is long, or more than numbers and texts: a newcomer may lack "
+    "it, and a step that is done again may be in it twice; keep it in an object with state_dict() and "
+    "load_state_dict(), and name that in taskd.session().register(local=...)"
 )
 OUT_OF_SIGHT = (
     "steps change {names} in a way that the source does not show, and to look at that before each step takes more than "

@@ -108,3 +108,15 @@ def test_a_rank_that_has_not_seen_a_steps_end_shows_less_and_says_so() -> None:
             if number != 3:  # step 3 was left before this
                 curve.append(rank * number)
     assert answers is not None and not answers.refused and answers.shown == {"curve"}
+
+
+def test_lists_inside_of_a_row_stay_the_same_objects() -> None:
+    """Other code may have them, too."""
+    variables, curves, layer = Variables(), {"loss": [0.5], "rate": [1.0]}, nn.Linear(1, 1)
+    kept, found = UserDict(loss=curves["loss"]), UserList[Any]()
+    for number, name in enumerate(("loss", "loss", "rate", "loss")):
+        variables.handed_out(min(number, 2), 1)  # step 2 is done again
+        layer.weight.grad = torch.full_like(layer.weight, sum(curves["loss"]))
+        found.append([*curves["loss"]])
+        curves[name].append(float(number))
+    assert curves["loss"] is kept["loss"] and curves == {"loss": [0.5, 0.0, 1.0, 2.0], "rate": [1.0]}

@@ -3,7 +3,8 @@ rank 1 dies.
 
 "list": `losses.append(...)`. "dict": a defaultdict of lists in a parameter. "rows": dicts in a list. "object": a list
 of an object. "counter": counts by a computed key. "early": a list that grows before the backward. "long": one that is
-too long to be kept.
+too long to be kept. "alias": an object has a list of the dict, and each step computes with it. "alias early": the same,
+and the list grows before the backward.
 """
 
 import json
@@ -31,6 +32,17 @@ class Log:
         self.curve.append(value)
 
 
+class Control:
+    """Computes a factor from a list that others fill."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def scale(self) -> float:
+        """Return a factor that depends on the list."""
+        return 1.0 + len(self.seen) / 10
+
+
 model = DistributedDataParallel(Net())
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 session = taskd.session()
@@ -43,8 +55,13 @@ def train(losses: list[float], logs: Any, rows: list[dict[str, float]], log: Log
         with step as batch:
             optimizer.zero_grad()
             loss = (model(batch["x"]) - batch["x"]).pow(2).mean()
+            if kind.startswith("alias"):
+                loss = loss * control.scale()
             if kind == "early":
                 losses.append(loss.item())
+            if kind == "alias early":
+                for name in names:
+                    logs[name].append(loss.item())
             scene.here(step, "forward")
             loss.backward()
             optimizer.step()
@@ -58,6 +75,10 @@ def train(losses: list[float], logs: Any, rows: list[dict[str, float]], log: Log
                 log.add(loss.item())
             elif kind == "counter":
                 seen[f"{int(loss.item()) % 3}"] += 1
+            if kind == "alias":
+                scene.here(step, "updated")
+                for name in names:
+                    logs[name].append(loss.item())
             scene.here(step, "updated")
 
 
@@ -66,10 +87,14 @@ def nothing() -> Any:
     return [], defaultdict[str, list[float]](list), [], Log(), Counter[str]()
 
 
-first, second = nothing(), nothing()
+names, control, first, second = ["loss"], Control(), nothing(), nothing()
 if kind == "long":
     first[0].extend([0.5] * 20_000)
+if kind.startswith("alias"):
+    control.seen = first[1]["loss"]
 train(*first)
+if kind.startswith("alias"):
+    control.seen = second[1]["loss"]
 train(*second)
 shown = [[losses, logs, rows, log.curve, seen] for losses, logs, rows, log, seen in (first, second)]
 if kind != "long":

@@ -61,3 +61,10 @@ def lacks(one: Any, other: Any) -> int:
 def test_what_is_too_long_is_said(check: Check) -> None:
     job = check("long", "forward", 4)
     assert "healed in" in job.text and "what the script has gathered in losses to show it" in job.text, job.text
+
+
+@pytest.mark.parametrize("kind", ["alias", "alias early"])
+@pytest.mark.parametrize(("place", "at"), [("forward", 4), ("updated", 4), ("updated", 11)])
+def test_what_steps_use_by_another_name_is_right(check: Check, kind: str, place: str, at: int) -> None:
+    """Whatever becomes of the job: `check` compares the weights."""
+    check(kind, place, at)

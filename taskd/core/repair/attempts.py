@@ -238,10 +238,9 @@ class Attempts:
                 # All ranks have resumed, so the strategy works. A later failure counts against the rank that dies.
                 incident.tries[attempt.strategy] = 0
                 steps = self.members.steps_done
-                for rank in attempt.newcomers:
-                    restart = self.members.ranks[rank].restart
-                    if restart is not None:
-                        restart.resumed_steps = steps
+                for record in self.members.ranks:  # some have been restored by a try before this one
+                    if record.restart is not None and record.restart.resumed_steps < 0:
+                        record.restart.resumed_steps = steps
                 self._look_again(attempt, when.at)
         return Progress.GOES_ON
 
