@@ -58,17 +58,17 @@ docs: $(BUILT)
 
 test: lint
 	$(RUN) tests.sanitized memory
-	$(TESTS) gate -n 2 $(SLOWEST) $(ARGS)
+	$(TESTS) gate -n 3 $(SLOWEST) $(ARGS)
 
 test-full: test-rest test-starved
 
 test-rest: lint
 	$(RUN) tests.sanitized memory races
-	$(TESTS) full -n 2 $(SLOWEST) $(ARGS)
+	$(TESTS) full -n 3 $(SLOWEST) $(ARGS)
 
 test-starved: lint
 	$(RUN) tests.sanitized memory
-	$(TESTS) gate -n 2 --starve $(SLOWEST) $(ARGS)
+	$(TESTS) gate -n 3 --starve $(SLOWEST) $(ARGS)
 
 test-timing: $(BUILT)
 	$(TESTS) timing $(ARGS)

@@ -132,7 +132,7 @@ def example(item: pytest.Item) -> tiers.Test:
     return tiers.Test(item.nodeid, 1 if marker is None else marker.args[0], item.get_closest_marker("slow") is not None)
 
 
-# ---- two processes, and what failed in them
+# ---- three processes, and what failed in them
 
 
 def number_of_process() -> int:

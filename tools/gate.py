@@ -1,4 +1,4 @@
-"""Runs the tests of a tier: `tools/gate.py gate -n 2`. Further arguments go to pytest.
+"""Runs the tests of a tier: `tools/gate.py gate -n 3`. Further arguments go to pytest.
 
 It runs each failed test once more, alone. A test that fails among others and passes alone has found a race, most likely
 one of the product. Such a test does not stop a landing: it is named at the very end as `unsteady: NODEID`, and belongs
@@ -99,7 +99,7 @@ def surroundings(lock: TextIO) -> Iterator[str]:
     if ahead_s > 60:
         yield f"the clock is {ahead_s / 3600:.1f} h behind the files here, and what is built may be built again; set it"
     if len(os.sched_getaffinity(0)) < 2:
-        yield "there is one processor: two processes take turns, and all takes twice as long"
+        yield "there is one processor: the processes take turns, and all takes twice as long"
     if os.geteuid() or not (shutil.which("ip") and shutil.which("tc")):
         yield "without root, `ip` and `tc` the tests in network namespaces skip"
     for pid in filter(str.isdigit, os.listdir("/proc")):
