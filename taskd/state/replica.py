@@ -86,6 +86,11 @@ class Replica:
                     seen.add(id(parameter))
                     yield f"{label}, parameter {at}", parameter
 
+    def trained(self) -> Iterator[torch.Tensor]:
+        """Return the parameters of the optimizers. One may come twice."""
+        for optimizer in self.optimizers.values():
+            yield from (one for group in optimizer.param_groups for one in group["params"])
+
     def parallel(self) -> list[DistributedDataParallel]:
         """The modules that reduce gradients, whether they were registered or found."""
         found = (*self.models.values(), *self.wrappers)

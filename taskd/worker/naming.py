@@ -6,9 +6,32 @@ It looks only at the kind of each object and keeps nothing.
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from taskd.errors import UsageError
+
+Objects = dict[str, Any]
+
+
+class ByKind(NamedTuple):
+    """Registered objects that have names of their own."""
+
+    optimizers: Objects
+    schedulers: Objects
+    scalers: Objects
+    rest: Objects
+
+
+def by_kind(given: Objects) -> ByKind:
+    """Sort these objects by what they are. A script may call its second optimizer as it likes."""
+    found = ByKind({}, {}, {}, {})
+    kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.grad_scaler.GradScaler)
+    for name, item in given.items():
+        at = next((at for at, kind in enumerate(kinds) if isinstance(item, kind)), -1)
+        found[at][name] = item
+    return found
 
 
 def named(label: str, given: Any, kind: type) -> list[tuple[str, Any]]:

@@ -30,7 +30,7 @@ from taskd.worker.calls import Calls
 from taskd.worker.following import follow_call, follow_optimizer
 from taskd.worker.gate import Gate
 from taskd.worker.heal import Repair
-from taskd.worker.naming import named
+from taskd.worker.naming import by_kind, named
 from taskd.worker.step_state import StepMachine
 
 _logger = log.get(__name__)
@@ -57,21 +57,34 @@ class Registered:
         self, model: Any, optimizer: Any, scheduler: Any, scaler: Any, local: dict[str, Any], replicated: dict[str, Any]
     ) -> None:
         """See Session.register. Raises UsageError."""
+        others = by_kind(replicated)
         for name, item in named("model", model, torch.nn.Module):
             if follows(item):
-                replicated[name] = item
+                others.rest[name] = item
             else:
                 self._put(self.replica.models, name, item)
-        for name, item in named("optimizer", optimizer, torch.optim.Optimizer):
+        for name, item in (*named("optimizer", optimizer, torch.optim.Optimizer), *others.optimizers.items()):
             self.doubts.look(f"{name}, a {type(item).__name__}", self._add_optimizer, name, item)
-        for label, group, method in (("scheduler", scheduler, "step"), ("scaler", scaler, "update")):
-            for name, item in named(label, group, object):
+        schedulers = [*named("scheduler", scheduler, object), *others.schedulers.items()]
+        scalers = [*named("scaler", scaler, object), *others.scalers.items()]
+        for group, method in ((schedulers, "step"), (scalers, "update")):
+            for name, item in group:
                 self.doubts.look(f"{name}, a {type(item).__name__}", self._add_other, name, item, method)
-        for name, item in replicated.items():
+        for name, item in others.rest.items():
             self.doubts.look(f"{name}, a {type(item).__name__}", self._add_other, name, item)
         for name, item in local.items():
             self._put(self.local.objects, name, item)
-        self.calls.habits.unseen |= bool(replicated or local)
+        self._tell_models_apart()
+        self.calls.habits.unseen |= bool(others.rest.keys() & self.replica.others.keys() or local)
+
+    def _tell_models_apart(self) -> None:
+        """Keep a module that has a name of its own as a model if an optimizer trains it, and no model has it already.
+        Its optimizer may have been registered later."""
+        trained = {id(parameter) for parameter in self.replica.trained()}
+        trained -= {id(one) for model in self.replica.models.values() for one in model.parameters()}
+        for name, item in [*self.replica.others.items()]:
+            if isinstance(item, torch.nn.Module) and any(id(one) in trained for one in item.parameters()):
+                self._put(self.replica.models, name, self.replica.others.pop(name))
 
     def _add_optimizer(self, name: str, given: torch.optim.Optimizer) -> None:
         item = real_optimizer(given)
@@ -83,13 +96,14 @@ class Registered:
             raise UsageError(
                 f"{name} is a {type(item).__name__} without state_dict() and load_state_dict(): it cannot be kept"
             )
+        if self.replica.models.get(name) is item:
+            return
         self._put(self.replica.others, name, item)
         if method:
             follow_call(self.calls, name, item, method)
 
-    @staticmethod
-    def _put(table: dict[str, Any], name: str, item: Any) -> None:
-        if table.get(name, item) is not item:
+    def _put(self, table: dict[str, Any], name: str, item: Any) -> None:
+        if any(one.get(name, item) is not item for one in (table, self.replica.models)):
             raise UsageError(f"{name} is registered already; give the second one another name")
         table[name] = item
 

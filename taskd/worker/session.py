@@ -119,8 +119,9 @@ class Session:
         `last_checkpoint` writes a checkpoint, and gets the number of updates. It is called before all ranks start over,
         or the job ends for good: on one rank that holds the state after that update, so it must not communicate.
 
-        `replicated` objects have state_dict() and load_state_dict() and are the same on every rank. Objects in `local`
-        (also tensors, dicts, lists and torch.Generators) belong to this rank alone.
+        `replicated` objects have state_dict() and load_state_dict() and are the same on every rank. Those that are
+        optimizers, schedulers, scalers or trained models are treated like the first four. Objects in `local` (also
+        tensors, dicts, lists and torch.Generators) belong to this rank alone.
         Raises UsageError.
         """
         if self._transaction.current is not None:

@@ -276,6 +276,23 @@ def test_misuse_is_refused_with_a_sentence() -> None:
         next(session.steps(iter([1])))
 
 
+def test_what_is_registered_by_names_of_its_own_is_what_it_is() -> None:
+    one, other, average, none = Net(), Net(), Net(), Net()
+    first, second = (torch.optim.SGD(net.parameters(), lr=0.1) for net in (one, other))
+    warm_up, scaler = torch.optim.lr_scheduler.ConstantLR(first), torch.amp.GradScaler("cpu")
+    session = Session(FakeRepair())
+    session.register(one=one, first=first, average=average, warm_up=warm_up, scales=scaler)
+    session.register(other=other, shared=one.layers)
+    session.register(second=second)
+    session.register(one=one)  # once more
+    replica = session.replica
+    assert replica.models == {"one": one, "other": other} and replica.optimizers == {"first": first, "second": second}
+    assert replica.others.keys() == {"average", "warm_up", "scales", "shared"}
+    assert session._registered.calls.followed == {"warm_up", "scales"}
+    with pytest.raises(UsageError, match="other is registered already"):
+        session.register(other=none)
+
+
 def test_a_decorated_train_step_is_the_same_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     def losses(repair: FakeRepair) -> list[float]:
         torch.manual_seed(5)
