@@ -10,6 +10,7 @@ they are random. It does NOT know what `cached_property` has stored, which is an
 
 from __future__ import annotations
 
+import dis
 import gc
 import re
 import weakref
@@ -26,6 +27,10 @@ from taskd.state.sources import is_the_scripts, unwrapped
 Cached = type(lru_cache(lambda: None))
 _WORDS = "normal|uniform|choices?|r?sample|shuffle|permut(ation|ed)|multinomial|bernoulli|poisson|dropout|beta|gamma"
 _WORDS += "|gauss|exponential|integers|laplace|cauchy|geometric|binomial|dirichlet|standard_normal|log_?normal|gumbel"
+_OF_GLOBALS = frozenset(
+    ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "IMPORT_NAME", "IMPORT_FROM", "LOAD_FROM_DICT_OR_GLOBALS")
+)
+"""Instructions that name a global, or a module that the code imports."""
 _MOST = 512
 """In a cache of more results, no objects are looked at."""
 _BEGIN = "rand(n|int|perm|om)?(_.*)?|trunc_.*|xavier_.*|kaiming_.*"
@@ -92,3 +97,11 @@ def names_in(code: CodeType) -> tuple[str, ...]:
     """Return the names of globals and attributes in this code, and in the functions defined inside it."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in names_in(one)]
     return tuple(dict.fromkeys((*code.co_names, *inner)))
+
+
+@lru_cache(maxsize=1024)
+def globals_in(code: CodeType) -> tuple[str, ...]:
+    """Return the names of globals and imported modules among them. An attribute may have the name of a global."""
+    own = [one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS]
+    inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in globals_in(one)]
+    return tuple(dict.fromkeys((*own, *inner)))

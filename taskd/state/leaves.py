@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from taskd.state.caches import Cached, drawn, names_in, objects_in, remembered
+from taskd.state.caches import Cached, drawn, globals_in, names_in, objects_in, remembered
 from taskd.state.crowds import MOST as _LOOKED_AT
 from taskd.state.crowds import Crowd, crowd_of
 from taskd.state.marks import Which, holds_numbers, mark_of
@@ -410,7 +410,7 @@ def _named_in(code: CodeType, space: dict[str, Any]) -> Iterator[_Part]:
     names = names_in(code)
     if _reads_environment(names):
         yield "os.environ", os.environ, None
-    for name in names:
+    for name in globals_in(code):
         value = _global(name, space)
         if not issubclass(type(value), ModuleType):
             yield name, value, (space, name)
@@ -444,10 +444,13 @@ def reader_of(one: Any) -> Callable[[Any], list[Any]]:
     """Return a function that reads quickly all values in such an object on which its parts depend, and its class."""
     kind = type(one)
     if issubclass(kind, FunctionType):
-        names = () if passed_over(one.__code__.co_filename, one.__code__.co_name) else names_in(one.__code__)
-        files = [vars(found) for name in names if is_a_scripts_file(found := _global(name, one.__globals__))]
+        if passed_over(one.__code__.co_filename, one.__code__.co_name):
+            return functools.partial(_read_function, (), [])
+        names, own = names_in(one.__code__), globals_in(one.__code__)
+        files = [vars(found) for name in own if is_a_scripts_file(found := _global(name, one.__globals__))]
         others = [(space, name) for space in files for name in names]
-        return functools.partial(_read_function, names, others)
+        others += [(vars(os), "environ")] if _reads_environment(names) else []
+        return functools.partial(_read_function, own, others)
     if issubclass(kind, torch.nn.Module):
         return _read_module
     if issubclass(kind, type) and not issubclass(one, Enum):
@@ -464,7 +467,6 @@ def reader_of(one: Any) -> Callable[[Any], list[Any]]:
 def _read_function(names: tuple[str, ...], others: list[tuple[dict[str, Any], str]], one: FunctionType) -> list[Any]:
     read = [one.__code__, *vars(one).values(), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
     read += map(one.__globals__.get, names)
-    read += [os.environ] if _reads_environment(names) else []
     read += [space.get(name) for space, name in others]
     for cell in one.__closure__ or ():
         try:

@@ -357,6 +357,14 @@ def test_what_has_changed_in_a_loop() -> None:
     assert moved_meanwhile(begun, {**found, "fresh": b"\x01"}, [(now + 5, now + 9)]) == ["at", "step", "text", "times"]
 
 
+def test_an_attribute_with_the_name_of_a_global_does_not_lead_there() -> None:
+    code = compile("def sees(self):\n    return self.seen + limit + one.rate", __file__, "exec")
+    space: dict[str, Any] = {"__name__": "script", "seen": 3, "limit": 4, "rate": 5, "one": Held(6.0)}
+    exec(code, space)
+    found = leaves_of([("sees", space["sees"])], NONE).keys()
+    assert {"limit", "one.value"} <= found and not {"seen", "rate"} & found
+
+
 def test_a_step_in_a_variable_that_had_none_is_no_change() -> None:
     """At the first look the loop's variable is not there yet. A function of the script may name it."""
     code = compile("def says():\n    return step.number", __file__, "exec")
