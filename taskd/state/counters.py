@@ -223,6 +223,9 @@ def of_loop(
     hidden = {place for place in carried | perhaps if shares and place.root in own}
     loop = _sorted(found, own if shares else frozenset())
     apart = {place for place in hopeful.counted if not (shares and place.root in own) and _is_apart(place, look)}
+    gathered = {one for one in hopeful.handed_on & hopeful.written if not (shares and one.root in own)}
+    gathered -= carried | perhaps
+    apart |= {one for one in gathered if LOCAL not in one.root and not is_variable(one) and _may_move(one, look)}
     shown = frozenset(place.text for place in apart - carried - other.used)
     unset = {place for place in hopeful.found if not any(one.touches(place) for one in other.written)}
     apart |= {place for place in unset if not (shares and place.root in own) and _may_move(place, look)}
@@ -232,9 +235,8 @@ def of_loop(
     loop.doubtful.unread += sorted({place.text for place in hidden} - {*loop.doubtful.unread})
     handed = {row.text for row in map(row_of, carried - hidden) if row is not None}
     used = {*filter(None, map(row_of, (carried | perhaps) - hidden))}
-    gathered = {one for one in hopeful.handed_on & hopeful.written if not (shares and one.root in own)}
-    gathered = {*filter(None, map(row_of, gathered - carried - perhaps))} - used
-    rows = sorted(_unlike(used | gathered), key=gathered.__contains__)  # the used ones first
+    listed = {*filter(None, map(row_of, gathered))} - used
+    rows = sorted(_unlike(used | listed), key=listed.__contains__)  # the used ones first
     finds = _by_text(place for place in hopeful.found if not (shares and place.root in own))
     return loop._replace(
         carried=_by_text(carried - hidden),
@@ -245,7 +247,7 @@ def of_loop(
         kept=Kept(
             tuple(rows[:_MOST_ROWS]),
             frozenset(row.text for row in rows) - handed,
-            frozenset(row.text for row in rows if row in gathered),
+            frozenset(row.text for row in rows if row in listed),
         ),
         written=_by_text(hopeful.written | other.written),
         exposed=_by_text(hopeful.handed_on),

@@ -95,8 +95,8 @@ class Others:
         marks.take_anew()
         self._inside = self.looks_inside()
         loops = [*self.loops.asking()]
-        written = Spots().union(*(_spots(at, one, one.written) for at, one in loops))
-        guards = Spots().union(*(_spots(at, one, one.guards) for at, one in loops))
+        written = Spots().union(*(spots_at(at, one, one.written) for at, one in loops))
+        guards = Spots().union(*(spots_at(at, one, one.guards) for at, one in loops))
         things = self._reached()
         self._follow(things)
         given = self.observed.put(things, self._scope(look), look.others, Seen(written, guards), markers_stay)
@@ -152,7 +152,7 @@ class Others:
 
     def written(self) -> Spots:
         """Return where the current loop may set something or change it in place, according to its source."""
-        found = [_spots(script, loop, (*loop.written, *loop.counts.places)) for script, loop in self.loops.asking()]
+        found = [spots_at(script, loop, (*loop.written, *loop.counts.places)) for script, loop in self.loops.asking()]
         return Spots().union(*found)
 
     def set_before_use(self, look: Look) -> set[str]:
@@ -161,7 +161,7 @@ class Others:
         for script, loop in self.loops.asking():
             used = (*loop.exposed, *loop.carried, *loop.perhaps, *loop.computes)
             free = [place for place in loop.written if not any(place.touches(one) for one in used)]
-            spots |= _spots(script, loop, free)
+            spots |= spots_at(script, loop, free)
         return set_before_use(self._reached(), self._inside.hooks, self._scope(look), spots)
 
     def beside(self) -> Beside:
@@ -197,7 +197,7 @@ class Others:
             there = look.rows.keys() - loop.kept.shown  # what is only shown here may be used by another name
             places = [place for place in loop.rows if place.text in there]
             places += [place for place in counts if values is None or place.text in values[ELSEWHERE]]
-            spots |= _spots(script, loop, places)
+            spots |= spots_at(script, loop, places)
             for (owner, name), value in script.held(loop.counts, loop.handed_on):
                 if type(value) in NUMBERS if values is None else any(name in one for one in values):
                     spots |= spots_of(script, owner, name)
@@ -234,7 +234,7 @@ def _named(script: Script, loop: Loop) -> Iterator[Place]:
             yield from (one for one in owners if one.reached(root) == there)
 
 
-def _spots(script: Script, loop: Loop, places: Sequence[Place]) -> Spots:
+def spots_at(script: Script, loop: Loop, places: Sequence[Place]) -> Spots:
     """Return where these places are, and the ids of the containers there."""
     spots, own = Spots(), own_names(script.loop[0]) if loop.shares_locals else frozenset[str]()
     spots |= {place.root for place in places if place.root in own}  # its locals must not be looked at

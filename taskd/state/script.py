@@ -105,8 +105,8 @@ class Script:
         own = own_names(self._frame.f_code) if self._function else frozenset[str]()
         return self._frame.f_locals if any(place.root in own for place in places) else {}
 
-    def elsewhere(self, names: Counters, known: Set[int]) -> list[str]:
-        """Return names of numbers that it counts in other places, except for those in known objects."""
+    def elsewhere(self, names: Counters, known: Set[Any]) -> list[str]:
+        """Return names of numbers that it counts in other places. `known`: ids of objects, and spots, to leave out."""
         found = self._locals_for((*names.elsewhere, *(method.place for method in names.methods)))
         texts = [place.text for place in names.elsewhere if _is_number(place.found(self._root(found, place), known))]
         for method in names.methods:

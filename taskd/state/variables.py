@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,8 @@ from taskd.state.leaves import GENERATOR
 from taskd.state.look import Look, fitting, unpacked
 from taskd.state.moves import Moves, settle_moves
 from taskd.state.numbering import Asked
-from taskd.state.others import AskingLoops, Others, looked_at
-from taskd.state.places import NUMBERS
+from taskd.state.others import AskingLoops, Others, looked_at, spots_at
+from taskd.state.places import NUMBERS, Place
 from taskd.state.plain import is_scalar
 from taskd.state.rest import Loops
 from taskd.state.rows import put_rows, rows_at, same_in, shown_rows, used_in
@@ -76,7 +76,8 @@ class Variables:
         return only those that are certainly counted, and that steps use."""
         found, behind = set[str](), False
         for script, loop in self._loops.asking():
-            names = {*loop.doubtful.unread, *script.elsewhere(loop.doubtful, known)}
+            seen_to = set[Any]() if behind else spots_at(script, loop, _put_back(loop, self.looks))
+            names = {*loop.doubtful.unread, *script.elsewhere(loop.doubtful, known | seen_to)}
             names.update(*script.values(loop.doubtful))
             if behind:
                 names |= {name for one in self._values(script, loop) for name in one if loop.moves(name)}
@@ -337,6 +338,12 @@ class Inherited:
         if left and self.looks:
             end, last = unpacked(left), self.looks[-1]
             self.looks += [end] if end.is_beside(last) and end.number > last.number else []
+
+
+def _put_back(loop: Loop, looks: Sequence[Look]) -> list[Place]:
+    """Return the places in other objects whose numbers the last look knows."""
+    there = looks[-1].values[ELSEWHERE] if looks else {}
+    return [place for one in (loop.counts, loop.handed_on) for place in one.places if place.text in there]
 
 
 def _changes(one: Values, other: Values) -> Values:

@@ -332,6 +332,34 @@ def test_what_is_counted_in_other_places_is_put_back_or_said() -> None:
     assert doubtful == ["batches.taken", "fresh.count", "fresh.sum", "ring.at"]
 
 
+class Limit:
+    """Counts what is above a limit that the first values set. The count is only shown."""
+
+    def __init__(self) -> None:
+        self.limit, self.above, self.seen, self.lowest = 9.0, 0, 0, 9.0
+
+    def add(self, value: float) -> None:
+        """Look at one value."""
+        self.seen += 1
+        self.lowest = min(self.lowest, value)
+        if self.seen < 2:
+            self.limit = value
+        if value > self.limit:
+            self.above += 1
+
+
+def test_what_callbacks_count_to_show_it_is_put_back_though_they_set_something_beside_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    variables, callbacks = Variables(), [Limit(), Limit()]
+    for number in (0, 1, 2, 2, 3):  # step 2 is done again
+        variables.handed_out(number, 1)
+        print(callbacks[1].above, variables.doubtful())
+        for callback in callbacks:
+            callback.add(number + 1.0)
+    assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["0", "0", "1", "1", "2"]
+
+
 def test_what_a_newcomer_counts_in_other_places_begins_with_its_record() -> None:
     totals, variables = {"samples": 5}, Variables()
     record: list[bytes] = []

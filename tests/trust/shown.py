@@ -2,9 +2,10 @@
 rank 1 dies.
 
 "list": `losses.append(...)`. "dict": a defaultdict of lists in a parameter. "rows": dicts in a list. "object": a list
-of an object. "counter": counts by a computed key. "early": a list that grows before the backward. "long": one that is
-too long to be kept. "alias": an object has a list of the dict, and each step computes with it. "alias early": the same,
-and the list grows before the backward.
+of an object. "counter": counts by a computed key. "beside": a count of a callback, beside a limit that it sets now and
+then, and a list with the name of a global. "early": a list that grows before the backward. "long": one that is too long
+to be kept. "alias": an object has a list of the dict, and each step computes with it. "alias early": the same, and the
+list grows before the backward.
 """
 
 import json
@@ -30,6 +31,21 @@ class Log:
     def add(self, value: float) -> None:
         """Add one value."""
         self.curve.append(value)
+
+
+class Watch:
+    """Counts the values above a limit, which it sets from the first ones."""
+
+    def __init__(self) -> None:
+        self.limit, self.above, self.first = float("inf"), 0, list[float]()
+
+    def add(self, value: float) -> None:
+        """Look at one value."""
+        if len(self.first) < 2:
+            self.first.append(value)
+            self.limit = min(self.first) / 2
+        if value > self.limit:
+            self.above += 1
 
 
 class Control:
@@ -75,6 +91,9 @@ def train(losses: list[float], logs: Any, rows: list[dict[str, float]], log: Log
                 log.add(loss.item())
             elif kind == "counter":
                 seen[f"{int(loss.item()) % 3}"] += 1
+            elif kind == "beside":
+                for callback in callbacks:
+                    callback.add(loss.item())
             if kind == "alias":
                 scene.here(step, "updated")
                 for name in names:
@@ -88,6 +107,7 @@ def nothing() -> Any:
 
 
 names, control, first, second = ["loss"], Control(), nothing(), nothing()
+callbacks = [Watch(), Watch()]
 if kind == "long":
     first[0].extend([0.5] * 20_000)
 if kind.startswith("alias"):
@@ -98,5 +118,5 @@ if kind.startswith("alias"):
 train(*second)
 shown = [[losses, logs, rows, log.curve, seen] for losses, logs, rows, log, seen in (first, second)]
 if kind != "long":
-    say(f"shown {scene.rank} {json.dumps(shown)}")
+    say(f"shown {scene.rank} {json.dumps(shown if kind != 'beside' else [one.above for one in callbacks])}")
 scene.end(model)

@@ -10,7 +10,7 @@ import pytest
 from tests.launched import Launched
 from tests.trust.conftest import Check, Train
 
-KINDS = ["list", "dict", "rows", "object", "counter", "early"]
+KINDS = ["list", "dict", "rows", "object", "counter", "early", "beside"]
 pytestmark = pytest.mark.slow
 _calm: dict[str, dict[int, Any]] = {}
 
