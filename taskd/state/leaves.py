@@ -29,6 +29,7 @@ from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, Meth
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from taskd.state.caches import Cached, drawn, globals_in, names_in, objects_in, remembered
 from taskd.state.crowds import MOST as _LOOKED_AT
@@ -193,6 +194,8 @@ def plain(value: Any, known: Set[int] = NONE) -> bytes | None:
     contents do not matter: where it stands is put back, but no newcomer gets one. A dict whose keys are the ids of
     `known` objects is only compared: in a newcomer these objects have other ids."""
     data = packed(_shortened(value))
+    if data is None and _holds_groups(value):  # a newcomer makes those that it lacks
+        data = packed(type(value)())
     if data is not None and is_by_id(value, known):
         return mark(f"by id {zlib.crc32(data)}")
     return GENERATOR + kind_of(value).encode() if data is None and is_generator(value) else data
@@ -236,6 +239,14 @@ def _shortened(value: Any) -> Any:
     if kind in (list, tuple) and len(value) > _LONG and not is_scalar(value[0]):
         return [len(value), *value[:: 1 + len(value) // _LOOKED_AT], value[-1]]
     return value
+
+
+def _holds_groups(value: Any) -> bool:
+    """Whether it is a dict or list of process groups alone."""
+    if type(value) not in (dict, list) or not value:
+        return False
+    items: Iterable[Any] = value.values() if type(value) is dict else value
+    return all(isinstance(item, dist.ProcessGroup) for item in items)
 
 
 def _is_time(data: bytes, clocks: list[tuple[float, float]]) -> bool:
