@@ -15,7 +15,7 @@ from tests.verdicts import same_bits
 pytestmark = pytest.mark.slow
 KINDS = {
     "delegating": "",
-    "lazy": "does not understand what a step begins with (ValueError: Attempted to use an uninitialized parameter",
+    "lazy": "does not understand what steps have left (ValueError: Attempted to use an uninitialized parameter",
     "parametrized": "",
     "tied": "",
     "named": "does not understand the registered objects (TypeError",
