@@ -103,7 +103,8 @@ class Registered:
             follow_call(self.calls, name, item, method)
 
     def _put(self, table: dict[str, Any], name: str, item: Any) -> None:
-        if any(one.get(name, item) is not item for one in (table, self.replica.models)):
+        names = [table] if table is self.local.objects else [table, self.replica.models]
+        if any(one.get(name, item) is not item for one in names):
             raise UsageError(f"{name} is registered already; give the second one another name")
         table[name] = item
 

@@ -291,6 +291,7 @@ def test_what_is_registered_by_names_of_its_own_is_what_it_is() -> None:
     assert session._registered.calls.followed == {"warm_up", "scales"}
     with pytest.raises(UsageError, match="other is registered already"):
         session.register(other=none)
+    session.register(local={"other": none})  # what only this rank has may be called like something of all
 
 
 def test_a_decorated_train_step_is_the_same_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
