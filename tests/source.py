@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import os
+from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -47,7 +49,15 @@ class Source:
         return f"{self.name}:{node if isinstance(node, int) else node.lineno}"
 
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+        """Yield the nodes of exactly these classes, class by class."""
+        return chain.from_iterable(self._by_kind.get(kind, ()) for kind in kinds)
+
+    @cached_property
+    def _by_kind(self) -> dict[type[ast.AST], list[ast.AST]]:
+        found = defaultdict(list)
+        for node in ast.walk(self.tree):
+            found[type(node)].append(node)
+        return found
 
     def imports(self) -> Iterator[tuple[str, int]]:
         """Yield (module, line) of every import, inside functions too, but not of imports for type checkers only."""
@@ -85,9 +95,11 @@ def files_below(*folders: str) -> list[Path]:
     return sorted(found)
 
 
-@cache
 def python(*folders: str) -> list[Source]:
-    return [Source(path) for path in files_below(*folders) if path.suffix == ".py"]
+    return [source_at(path) for path in files_below(*folders) if path.suffix == ".py"]
+
+
+source_at = cache(Source)
 
 
 @cache

@@ -25,6 +25,6 @@ def test_parts_of_a_session(which: str, seeds: int) -> None:
 
 
 @pytest.mark.limit(BUILD_S)
-@pytest.mark.parametrize(("kind", "seeds"), [("memory", 3), ("memory", 10), ("races", 4)])
+@pytest.mark.parametrize(("kind", "seeds"), [("memory", 1), ("memory", 10), ("races", 4)])
 def test_engines(kind: str, seeds: int) -> None:
     run(kind, seeds, "engines")
