@@ -122,6 +122,8 @@ class Loop(NamedTuple):
     """What steps may find as other steps have left it, and what is known of that."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
+    driven: tuple[Place, ...] = ()
+    """Objects that it calls for what they do, and whose answers it or the code around it uses."""
     exposed: tuple[Place, ...] = ()
     """Places that a step reads before it sets them, whatever it does with the value."""
     shares_locals: bool = False
@@ -250,6 +252,7 @@ def of_loop(
             frozenset(row.text for row in rows if row in listed),
         ),
         written=_by_text(hopeful.written | other.written),
+        driven=_by_text((hopeful.driven | other.driven) - hidden),
         exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,
         guards=_by_text(hopeful.guards | other.guards),

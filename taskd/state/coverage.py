@@ -44,6 +44,11 @@ _TAKES = (
     "the loop takes what comes next from {names} by itself, and no repair puts an iterator or a queue back: {over}; "
     "let taskd.session().steps() go over one loader that gives all that a step needs"
 )
+_SEALED = (
+    "steps change {names} and compute with what it gives, and nobody can see what is in it, so no repair puts it back: "
+    "{over}; keep what steps need of it in an object with state_dict() and load_state_dict(), and name that in "
+    "taskd.session().register(local=...)"
+)
 _SHARED_BY_SOME = "the model's replicas are on some ranks, not on all, and which ranks hold the same is not known"
 _HANDED_ON = (
     "the loop hands {names} on from step to step, and nobody registered that: {over}; keep it in an object with "
@@ -191,6 +196,13 @@ class Coverage:
         if not names or self.flaws:
             return []
         self.flaws.append(_TAKES.format(names=listed(names), over=STARTS_OVER))
+        return self.flaws[-1:]
+
+    def keeps_sealed(self, names: list[str]) -> list[str]:
+        """Note that steps use objects in which nobody can see. Return a sentence, if that is new."""
+        if not names or self.flaws:
+            return []
+        self.flaws.append(_SEALED.format(names=listed(names), over=STARTS_OVER))
         return self.flaws[-1:]
 
     def outside(self, done: list[str]) -> list[str]:

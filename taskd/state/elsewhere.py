@@ -23,15 +23,15 @@ class Method(NamedTuple):
     place: Place
     name: str
 
-    def counted(self, root: Any, known: Set[Any], moves: Callable[[FunctionType], list[str]]) -> list[str]:
-        """Return the numbers that it moves in its object. `known`: ids of objects and spots that are put back; `moves`:
-        returns what a function moves of its `self`."""
-        found = self.place.held(root, known)
+    def counted(self, root: Any, but: Set[Any], moves: Callable[[FunctionType], list[str]]) -> list[str]:
+        """Return the numbers that it moves in its object. `but`: ids of objects, and spots, that are left out;
+        `moves` returns what a function moves of its `self`."""
+        found = self.place.held(root, but)
         kinds = () if found is None else type(found).__mro__
         function = next((vars(kind)[self.name] for kind in kinds if self.name in vars(kind)), None)
         if type(function) is not FunctionType:
             return []
-        names = [name for name in moves(function) if (id(found), name) not in known]
+        names = [name for name in moves(function) if (id(found), name) not in but]
         return [f"{self.place.text}.{name}" for name in names if type(attribute_of(found, name)) in NUMBERS]
 
 

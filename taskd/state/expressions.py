@@ -68,8 +68,8 @@ class Expressions:
         """A function of which matters what leaves it."""
         self.met: list[Names] = []
         """Its names in each of its calls."""
-        self._dropped: ast.Call | None = None
-        """A call whose result nobody uses."""
+        self._dropped: list[ast.Call] = []
+        """A call whose result nobody uses, and the calls that have made its object."""
         self.hidden: list[Set[str]] = []
         """Names that belong to comprehensions, and to functions defined in the body."""
         self._names = Names(code=reach.code)
@@ -126,8 +126,8 @@ class Expressions:
     def places_in(self, node: ast.expr) -> Iterator[Place]:
         yield from filter(None, map(self.place, named_in(node)))
 
-    def store(self, target: ast.expr) -> None:
-        """This target gets a new value."""
+    def store(self, target: ast.expr, value: ast.expr | None = None) -> None:
+        """This target gets a new value: this one, if it is known."""
         if isinstance(target, (ast.Tuple, ast.List)):
             for part in target.elts:
                 self.store(part)
@@ -141,6 +141,7 @@ class Expressions:
                     self.track.reads(place, (place,))  # the other items stay
             if place is not None:
                 self.track.sets(place)
+                self.track.given_by[place] = [*self.sources(value)] if isinstance(value, ast.Call) else []
 
     def sink(self, target: ast.expr) -> Sink:
         """Return the sink of a value that is assigned to this target."""
@@ -213,16 +214,24 @@ class Expressions:
 
     def drop(self, call: ast.Call, sink: Sink) -> None:
         """Note all reads of a call whose result nobody uses."""
-        self._dropped = call
+        self._dropped = [call, *_makers(call)]
         self.read(call, sink)
 
     def _call(self, call: ast.Call, sink: Sink) -> None:
-        result = NOWHERE if call is self._dropped else sink
+        result = NOWHERE if call in self._dropped[:1] else sink
         if call in self.asked:
             self.track.reads(ASKED, result)
+        called = None if changes(call) else self.reach.called(call.func, self._names)
+        if called is not None and self._enter(called, call, result):
+            if isinstance(call.func, ast.Name) and called.function.__closure__:
+                self.read(call.func, sink)  # the contents of its closure are not followed
+            return
+        if call in self._dropped or result != NOWHERE:
+            for one in filter(None, map(self.place, _dealt_with(call))):
+                self.track.calls(one, self.track.told if call in self._dropped else self.track.asked)
         if changes(call):
             self._change(call, sink)
-        elif (called := self.reach.called(call.func, self._names)) is None or not self._enter(called, call, result):
+        else:
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
             place, name = self.place(owner), name_of(call)
             into: Sink = sink
@@ -239,8 +248,6 @@ class Expressions:
                 if self.partly and (name in _GATHERS or self.reach.is_container(place)):
                     self.track.reads(place, (place,))  # the rest of it stays
                 self.track.changes(place)
-        elif isinstance(call.func, ast.Name) and called.function.__closure__:
-            self.read(call.func, sink)  # the contents of its closure are not followed
 
     def _of_collective(self, call: ast.Call, result: Sink) -> Sink:
         """Return the sink of what a collective reads: the tensors that it changes, and its result."""
@@ -314,6 +321,25 @@ class Expressions:
             self.track.ready = set.intersection(self.track.ready, *ends)
         self.track.ready = {place for place in self.track.ready if not place.root.startswith(local)}
         return True
+
+
+def _makers(call: ast.Call) -> Iterator[ast.Call]:
+    """Return the calls that have made the object of this one: `base.cursor()` in `base.cursor().execute(text)`."""
+    at = call.func
+    while isinstance(at, ast.Attribute):
+        at = at.value
+        if isinstance(at, ast.Call):
+            yield at
+            at = at.func
+
+
+def _dealt_with(call: ast.Call) -> Iterator[ast.expr]:
+    """Return the object whose method is called, and what the call gets, unless it only shows that."""
+    *_, first = (call, *_makers(call))
+    if isinstance(first.func, ast.Attribute):
+        yield first.func.value
+    if not shows(call):
+        yield from (*call.args, *(word.value for word in call.keywords))
 
 
 def _each_of(loop: ast.For | ast.AsyncFor) -> tuple[str, ast.expr]:

@@ -50,10 +50,10 @@ class Flow:
         self.found = set[Place]()
         """Places that it finds already set when it begins, and whose values have an effect."""
         self._guards = Guards(self.values)
-        self.guards = set[Place]()
-        """Places that guard what it does only once."""
         self.computes = set[Place]()
         """Places that a step finds as another step has left them, and that have an effect in this function."""
+        self.guards = set[Place]()
+        """Places that guard what it does only once."""
 
     def loop(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> None:
         """Follow its body: once to see what it sets, and once more to see what it reads before that. Then follow the
@@ -67,6 +67,7 @@ class Flow:
         self.written, self.guards = set(self.track.written), self._guards.found
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
+        self.track.told_in_body = set(self.track.told)
         exposed = self._read_behind(home, loop) | self.track.exposed
         self.track.ready = set(self.track.written)
         for decides in _around(home, loop):
@@ -130,6 +131,11 @@ class Flow:
         return {place for place in self.track.exposed if LOCAL not in place.root}
 
     @property
+    def driven(self) -> set[Place]:
+        """Objects that the loop calls for what they do, and whose answers it uses, or the code around it."""
+        return {place for place in self.track.told_in_body & self.track.asked if LOCAL not in place.root}
+
+    @property
     def used(self) -> set[Place]:
         """The places handed on that matter. Other code may read a place that it can reach, so such a place matters,
         too, unless it is a mere sum."""
@@ -162,7 +168,7 @@ class Flow:
                 for item in statement.items:
                     self.values.read(item.context_expr, EFFECT)
                     if item.optional_vars is not None:
-                        self.values.store(item.optional_vars)
+                        self.values.store(item.optional_vars, item.context_expr)
                 self._follow(statement.body)
             case ast.Try():
                 self._try(statement)
@@ -312,7 +318,7 @@ class Flow:
                 self.track.altered.add(place)
             if place is not None:
                 self._set(place, value)
-            self.values.store(target)
+            self.values.store(target, value)
             part = self.values.place(value)
             if isinstance(target, ast.Name) and part is not None and part.path and (name := self.values.place(target)):
                 self.track.aliases[name] = [part]

@@ -18,10 +18,11 @@ from taskd.state.inside import Inside
 from taskd.state.leaves import GENERATOR, Thing, met_in
 from taskd.state.look import Look
 from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
-from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached, space_of
+from taskd.state.places import NOTHING, NUMBERS, Place, Spot, listed_at, reached, space_of
 from taskd.state.plain import is_scalar
 from taskd.state.rows import Beside
-from taskd.state.script import ELSEWHERE, Script, Values, spots_of, stack_of
+from taskd.state.script import ELSEWHERE, Script, Values, spots_of_name, stack_of
+from taskd.state.sealed import sealed_in
 from taskd.state.sources import own_names
 
 INSIDE_EVERY = 64
@@ -95,8 +96,8 @@ class Others:
         marks.take_anew()
         self._inside = self.looks_inside()
         loops = [*self.loops.asking()]
-        written = Spots().union(*(spots_at(at, one, one.written) for at, one in loops))
-        guards = Spots().union(*(spots_at(at, one, one.guards) for at, one in loops))
+        written = Spots().union(*(spots_of_places(at, one, one.written) for at, one in loops))
+        guards = Spots().union(*(spots_of_places(at, one, one.guards) for at, one in loops))
         things = self._reached()
         self._follow(things)
         given = self.observed.put(things, self._scope(look), look.others, Seen(written, guards), markers_stay)
@@ -152,7 +153,9 @@ class Others:
 
     def written(self) -> Spots:
         """Return where the current loop may set something or change it in place, according to its source."""
-        found = [spots_at(script, loop, (*loop.written, *loop.counts.places)) for script, loop in self.loops.asking()]
+        found = [
+            spots_of_places(script, loop, (*loop.written, *loop.counts.places)) for script, loop in self.loops.asking()
+        ]
         return Spots().union(*found)
 
     def set_before_use(self, look: Look) -> set[str]:
@@ -161,7 +164,7 @@ class Others:
         for script, loop in self.loops.asking():
             used = (*loop.exposed, *loop.carried, *loop.perhaps, *loop.computes)
             free = [place for place in loop.written if not any(place.touches(one) for one in used)]
-            spots |= spots_at(script, loop, free)
+            spots |= spots_of_places(script, loop, free)
         return set_before_use(self._reached(), self._inside.hooks, self._scope(look), spots)
 
     def beside(self) -> Beside:
@@ -197,12 +200,12 @@ class Others:
             there = look.rows.keys() - loop.kept.shown  # what is only shown here may be used by another name
             places = [place for place in loop.rows if place.text in there]
             places += [place for place in counts if values is None or place.text in values[ELSEWHERE]]
-            spots |= spots_at(script, loop, places)
+            spots |= spots_of_places(script, loop, places)
             for (owner, name), value in script.held(loop.counts, loop.handed_on):
                 if type(value) in NUMBERS if values is None else any(name in one for one in values):
-                    spots |= spots_of(script, owner, name)
+                    spots |= spots_of_name(script, owner, name)
             for (owner, name), _ in script.held(loop.doubtful):  # these stand for something that no repair puts back
-                spots |= spots_of(script, owner, name)
+                spots |= spots_of_name(script, owner, name)
             values = None  # of the functions around the loop's, no look has the values
         return spots
 
@@ -211,6 +214,17 @@ def lost_sight_of(others: Others, looks: Sequence[Look]) -> list[str]:
     """Return, once, the names of what steps change and nobody looks at any more, because that takes too long."""
     names = others.observed.lost_sight()
     return sorted(names - others.set_before_use(looks[-1])) if names else []
+
+
+def sealed_things(others: Others) -> list[str]:
+    """Return the names of what steps change, or hand on, though nobody can see what is in it."""
+    found, known = set[str](), others.all_known()
+    for script, loop in others.loops.asking():
+        for place, root in script.rooted([*loop.driven, *loop.carried]):
+            value = place.found(root, known)
+            if value is not NOTHING and id(value) not in known and (kind := sealed_in(value)):
+                found.add(f"{place.text} (a {kind})")
+    return sorted(found)
 
 
 def looked_at(others: Others, look: Look) -> set[int]:
@@ -234,7 +248,7 @@ def _named(script: Script, loop: Loop) -> Iterator[Place]:
             yield from (one for one in owners if one.reached(root) == there)
 
 
-def spots_at(script: Script, loop: Loop, places: Sequence[Place]) -> Spots:
+def spots_of_places(script: Script, loop: Loop, places: Sequence[Place]) -> Spots:
     """Return where these places are, and the ids of the containers there."""
     spots, own = Spots(), own_names(script.loop[0]) if loop.shares_locals else frozenset[str]()
     spots |= {place.root for place in places if place.root in own}  # its locals must not be looked at

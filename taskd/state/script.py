@@ -105,12 +105,13 @@ class Script:
         own = own_names(self._frame.f_code) if self._function else frozenset[str]()
         return self._frame.f_locals if any(place.root in own for place in places) else {}
 
-    def elsewhere(self, names: Counters, known: Set[Any]) -> list[str]:
-        """Return names of numbers that it counts in other places. `known`: ids of objects, and spots, to leave out."""
+    def elsewhere(self, names: Counters, but: Set[Any]) -> list[str]:
+        """Return names of numbers that it counts in other places. `but`: ids of objects, and spots, that are
+        left out."""
         found = self._locals_for((*names.elsewhere, *(method.place for method in names.methods)))
-        texts = [place.text for place in names.elsewhere if _is_number(place.found(self._root(found, place), known))]
+        texts = [place.text for place in names.elsewhere if _is_number(place.found(self._root(found, place), but))]
         for method in names.methods:
-            texts += method.counted(self._root(found, method.place), known, _moves)
+            texts += method.counted(self._root(found, method.place), but, _moves)
         self._let_go(found)
         return texts
 
@@ -213,7 +214,7 @@ def frame_of(script: Script) -> FrameType:
     return script._frame
 
 
-def spots_of(script: Script, owner: str, name: str) -> set[int | str | Spot]:
+def spots_of_name(script: Script, owner: str, name: str) -> set[int | str | Spot]:
     """Return where this variable is (statements.py): its name, and the object that it is stored in."""
     if owner == SELF:
         found = script._frame.f_locals

@@ -34,7 +34,7 @@ from taskd.state.leaves import GENERATOR
 from taskd.state.look import Look, fitting, unpacked
 from taskd.state.moves import Moves, settle_moves
 from taskd.state.numbering import Asked
-from taskd.state.others import AskingLoops, Others, looked_at, spots_at
+from taskd.state.others import AskingLoops, Others, looked_at, spots_of_places
 from taskd.state.places import NUMBERS, Place
 from taskd.state.plain import is_scalar
 from taskd.state.rest import Loops
@@ -76,7 +76,7 @@ class Variables:
         return only those that are certainly counted, and that steps use."""
         found, behind = set[str](), False
         for script, loop in self._loops.asking():
-            seen_to = set[Any]() if behind else spots_at(script, loop, _put_back(loop, self.looks))
+            seen_to = set[Any]() if behind else spots_of_places(script, loop, _put_back(loop, self.looks))
             names = {*loop.doubtful.unread, *script.elsewhere(loop.doubtful, known | seen_to)}
             names.update(*script.values(loop.doubtful))
             if behind:

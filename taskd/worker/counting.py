@@ -14,7 +14,7 @@ from collections.abc import Callable
 from taskd.errors import StepAbandoned
 from taskd.state.coverage import listed
 from taskd.state.note import Told, as_said
-from taskd.state.others import lost_sight_of
+from taskd.state.others import lost_sight_of, sealed_things
 from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
 from taskd.state.strange import STARTS_OVER
@@ -222,6 +222,9 @@ class Counting:
         this rank is a newcomer, so a difference is refused."""
         held = self._doubts.look(WHAT, self._variables.held, self._local.known)
         found = [] if held is None else self._registered.hands_on(held, closely, again)
+        if closely:
+            names = self._doubts.look(WHAT, sealed_things, self._variables.others) or []
+            found += self._registered.keeps_sealed(names)
         coverage = self._registered.coverage
         unlike = self._variables.handed_on(coverage.handed(), coverage.put_back)
         if again and (found or unlike):

@@ -19,6 +19,7 @@ from taskd.state.found import Findings, buffers_of, plain_in
 from taskd.state.leaves import Thing, leaves_of, moved_between, moved_meanwhile
 from taskd.state.ledger import Ledger
 from taskd.state.note import Note, Told, as_said, changed_otherwise, to_refuse, to_take
+from taskd.state.others import sealed_things
 from taskd.state.plain import Noted, can_be_given
 from taskd.worker import reads
 from taskd.worker.heal import Repair
@@ -101,6 +102,7 @@ class Notes:
     def _look(self, loop: int, loader: Any) -> Note:
         others = self._registered.local.variables.others
         things, queues = others.finds(), others.queues()
+        self._registered.keeps_sealed(sealed_things(others))
         kept = self._around.kept(self._registered.local.known())
         self._leaves, self._clocks, moved, buffers = self._look_at_leaves(), _clocks(), Noted(), dict[str, list[int]]()
         if self._ended is not None:

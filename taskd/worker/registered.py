@@ -153,6 +153,12 @@ class Registered:
         found = {name: digest_of(several) for name, several in tensors.items()}
         return {**found, **loaded_from(loader), **self.coverage.standing()}
 
+    def keeps_sealed(self, names: list[str]) -> list[str]:
+        """Report that steps use objects in which nobody can see. Return the sentence, if that is new."""
+        found = self.coverage.keeps_sealed(names)
+        self.warn(found)
+        return found
+
     def perhaps(self, held: dict[str, Any]) -> list[str]:
         """Return the names of what this repair may leave behind; `held`: what the loop may hand on or not."""
         return self.doubts.look("what the loop hands on", self.coverage.perhaps, held) or []

@@ -66,6 +66,24 @@ def test_what_is_handed_on(body: str, carried: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "driven"),
+    [
+        ("self.base.execute(step)\nself.run(self.base.execute(1).fetchone())", "self.base"),
+        ("self.base.cursor().execute(step)\nself.run(self.base.total())", "self.base"),
+        ("n = self.base.cursor()\nn.execute(step)\nself.run(n.fetchone())", "n self.base"),
+        ("with self.base.open() as n:\n    n.add(step)\nself.run(self.base.total())", "self.base"),
+        ("self.library.add(self.base, step)\nself.run(self.library.ask(self.base))", "self.base self.library"),
+        ("other.add(step)\nif other.total() > 3:\n    step.skip()", "other"),
+        ("other.add(step)\nprint(other.total())", ""),  # only shown
+        ("other.add(step)\nother.write(step)", ""),  # only told
+        ("print(other)\nself.run(other.total())", ""),  # only asked
+    ],
+)
+def test_what_is_told_and_asked(body: str, driven: str) -> None:
+    assert {place.text for place in found_in(body).driven} == {*driven.split()}
+
+
+@pytest.mark.parametrize(
     ("body", "perhaps"),
     [
         ("for at in step:\n    other = at\nself.run(other)", "other"),

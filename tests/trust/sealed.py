@@ -1,0 +1,134 @@
+"""A loop keeps what its steps need in objects in which nobody can see. --place: the kind, and where rank 1 dies.
+
+"database": a table in memory, whose mean decides how much each sample counts. "cursor": the same through a cursor that
+each step asks for. "hash": a running hash gives each step its weight. "stream": bytes in memory that are read again.
+"attribute": an object has the table. "late": the first step makes the table. "replaced": a packer that holds all that
+the one before held takes its place. "fresh": each step makes a hash of its own. "log": a stream in memory that is only
+written. "index": a table that is only asked.
+"""
+
+import hashlib
+import io
+import sqlite3
+import struct
+import zlib
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import taskd
+from tests.trust.scene import Net, Scene
+
+scene = Scene()
+kind, _, scene.args.place = scene.args.place.partition(", ")
+INSERT, MEAN = "INSERT INTO losses VALUES (?)", "SELECT avg(loss) FROM losses"
+
+
+def table() -> sqlite3.Connection:
+    """Return a table of losses in memory."""
+    made = sqlite3.connect(":memory:")
+    made.execute("CREATE TABLE losses (loss REAL)")
+    made.execute(INSERT, (0.5,))
+    return made
+
+
+def by_database(loss: float) -> float:
+    """Keep the loss in a table."""
+    kept.execute(INSERT, (loss,))
+    return float(kept.execute(MEAN).fetchone()[0])
+
+
+def by_cursor(loss: float) -> float:
+    """Keep the loss in a table, by way of a cursor."""
+    cursor = kept.cursor()
+    cursor.execute(INSERT, (loss,))
+    cursor.execute(MEAN)
+    return float(cursor.fetchone()[0])
+
+
+class Keeper:
+    """Has a table, from the beginning or from the first step on."""
+
+    def __init__(self) -> None:
+        self.base: Any = None if kind == "late" else table()
+
+    def keep(self, loss: float) -> float:
+        """Keep this loss. Return the mean of all losses."""
+        if self.base is None:
+            self.base = table()
+        self.base.execute(INSERT, (loss,))
+        (mean,) = self.base.execute(MEAN).fetchone()
+        return float(mean)
+
+
+def by_keeper(loss: float) -> float:
+    """Keep the loss in an object that has a table."""
+    return float(kept.keep(loss))
+
+
+def by_hash(loss: float) -> float:
+    """Hash all losses."""
+    kept.update(struct.pack("d", loss))
+    return float(1 + kept.digest()[0] / 256)
+
+
+def by_stream(loss: float) -> float:
+    """Keep the loss as bytes, and read all of them."""
+    kept.write(struct.pack("d", loss))
+    return 1 + zlib.crc32(kept.getvalue()) % 100 / 100
+
+
+def by_packer(loss: float) -> float:
+    """Pack all losses, and go on with a copy of the packer."""
+    global kept
+    kept.compress(struct.pack("d", loss))
+    kept = kept.copy()
+    return float(1 + len(kept.copy().flush()) / 100)
+
+
+def by_hash_of_its_own(loss: float) -> float:
+    """Hash this loss alone."""
+    own = hashlib.sha256()
+    own.update(struct.pack("d", loss))
+    return 1 + own.digest()[0] / 256
+
+
+def with_a_log(loss: float) -> float:
+    """Write the loss down."""
+    kept.write(f"{loss}\n")
+    return 1.0
+
+
+def by_index(loss: float) -> float:
+    """Ask a table that stays as it is."""
+    return loss + float(kept.execute(MEAN).fetchone()[0])
+
+
+weigh, made = {
+    "database": (by_database, table),
+    "cursor": (by_cursor, table),
+    "attribute": (by_keeper, Keeper),
+    "late": (by_keeper, Keeper),
+    "hash": (by_hash, hashlib.sha256),
+    "stream": (by_stream, io.BytesIO),
+    "replaced": (by_packer, zlib.compressobj),
+    "fresh": (by_hash_of_its_own, dict),
+    "log": (with_a_log, io.StringIO),
+    "index": (by_index, table),
+}[kind]
+kept: Any = made()
+model = DistributedDataParallel(Net())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+session = taskd.session()
+session.register(model=model, optimizer=optimizer)
+for step in session.steps(scene.loader()):
+    with step as batch:
+        optimizer.zero_grad()
+        loss = (model(batch["x"]) - batch["x"]).pow(2).mean()
+        loss = loss * weigh(loss.item())
+        scene.here(step, "forward")
+        loss.backward()
+        optimizer.step()
+        scene.here(step, "updated")
+scene.end(model)
