@@ -28,6 +28,7 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from taskd.state.dealings import Dealt
 from taskd.state.elsewhere import Method, asked, goes_along, moved, numbered
 from taskd.state.flow import Flow
 from taskd.state.nodes import all_in
@@ -122,8 +123,8 @@ class Loop(NamedTuple):
     """What steps may find as other steps have left it, and what is known of that."""
     written: tuple[Place, ...] = ()
     """Places that it may set or change in place."""
-    driven: tuple[Place, ...] = ()
-    """Objects that it calls for what they do, and whose answers it or the code around it uses."""
+    dealt: Dealt = Dealt()
+    """What is reached by calls that are not followed."""
     exposed: tuple[Place, ...] = ()
     """Places that a step reads before it sets them, whatever it does with the value."""
     shares_locals: bool = False
@@ -239,7 +240,8 @@ def of_loop(
     used = {*filter(None, map(row_of, (carried | perhaps) - hidden))}
     listed = {*filter(None, map(row_of, gathered))} - used
     rows = sorted(_unlike(used | listed), key=listed.__contains__)  # the used ones first
-    finds = _by_text(place for place in hopeful.found if not (shares and place.root in own))
+    unseen = own if shares else frozenset[str]()
+    finds = _by_text(place for place in hopeful.found if place.root not in unseen)
     return loop._replace(
         carried=_by_text(carried - hidden),
         computes=_by_text((hopeful.computes | outside) & carried - hidden),
@@ -252,7 +254,7 @@ def of_loop(
             frozenset(row.text for row in rows if row in listed),
         ),
         written=_by_text(hopeful.written | other.written),
-        driven=_by_text((hopeful.driven | other.driven) - hidden),
+        dealt=Dealt(*(frozenset(one for one in places if one.root not in unseen) for places in hopeful.dealt)),
         exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,
         guards=_by_text(hopeful.guards | other.guards),

@@ -199,11 +199,10 @@ class Coverage:
         return self.flaws[-1:]
 
     def keeps_sealed(self, names: list[str]) -> list[str]:
-        """Note that steps use objects in which nobody can see. Return a sentence, if that is new."""
-        if not names or self.flaws:
-            return []
-        self.flaws.append(_SEALED.format(names=listed(names), over=STARTS_OVER))
-        return self.flaws[-1:]
+        """Note that steps use objects in which nobody can see. Return a sentence about that."""
+        found = [_SEALED.format(names=listed(names), over=STARTS_OVER)] if names else []
+        self.flaws += [] if self.flaws else found
+        return found
 
     def outside(self, done: list[str]) -> list[str]:
         """Return sentences about actions in the loop and outside of its steps, if they are new."""

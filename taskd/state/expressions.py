@@ -69,7 +69,11 @@ class Expressions:
         self.met: list[Names] = []
         """Its names in each of its calls."""
         self._dropped: list[ast.Call] = []
-        """A call whose result nobody uses, and the calls that have made its object."""
+        """Calls whose results nobody uses."""
+        self._makers: list[ast.Call] = []
+        """The calls that have made their objects."""
+        self.entered: ast.expr | None = None
+        """What a `with` gives a name to."""
         self.hidden: list[Set[str]] = []
         """Names that belong to comprehensions, and to functions defined in the body."""
         self._names = Names(code=reach.code)
@@ -130,9 +134,9 @@ class Expressions:
         """This target gets a new value: this one, if it is known."""
         if isinstance(target, (ast.Tuple, ast.List)):
             for part in target.elts:
-                self.store(part)
+                self.store(part, value)
         elif isinstance(target, ast.Starred):
-            self.store(target.value)
+            self.store(target.value, value)
         else:
             place = self.place(target)
             if isinstance(target, ast.Subscript):
@@ -141,7 +145,7 @@ class Expressions:
                     self.track.reads(place, (place,))  # the other items stay
             if place is not None:
                 self.track.sets(place)
-                self.track.given_by[place] = [*self.sources(value)] if isinstance(value, ast.Call) else []
+                self.track.dealings.is_made(place, [] if value is None else [*self.sources(value)])
 
     def sink(self, target: ast.expr) -> Sink:
         """Return the sink of a value that is assigned to this target."""
@@ -212,13 +216,14 @@ class Expressions:
             self.read(value, sink)
         self.hidden.pop()
 
-    def drop(self, call: ast.Call, sink: Sink) -> None:
-        """Note all reads of a call whose result nobody uses."""
-        self._dropped = [call, *_makers(call)]
-        self.read(call, sink)
+    def drop(self, node: ast.expr, sink: Sink) -> None:
+        """Note all reads of an expression whose value nobody uses."""
+        self._dropped = [*_calls_that_make(node)]
+        self._makers = [one for call in self._dropped for one in _makers(call)]
+        self.read(node, sink)
 
     def _call(self, call: ast.Call, sink: Sink) -> None:
-        result = NOWHERE if call in self._dropped[:1] else sink
+        result = NOWHERE if call in self._dropped else sink
         if call in self.asked:
             self.track.reads(ASKED, result)
         called = None if changes(call) else self.reach.called(call.func, self._names)
@@ -226,17 +231,20 @@ class Expressions:
             if isinstance(call.func, ast.Name) and called.function.__closure__:
                 self.read(call.func, sink)  # the contents of its closure are not followed
             return
-        if call in self._dropped or result != NOWHERE:
-            for one in filter(None, map(self.place, _dealt_with(call))):
-                self.track.calls(one, self.track.told if call in self._dropped else self.track.asked)
+        for place in filter(None, map(self.place, _dealt_with(call))):
+            meant = [place, *self.track.meant(place)]
+            if call in (*self._dropped, *self._makers) and name_of(call) != "backward":
+                self.track.dealings.tells(meant)
+            elif sink != NOWHERE and call is not self.entered:
+                self.track.dealings.asks(meant, sink)
         if changes(call):
             self._change(call, sink)
         else:
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-            place, name = self.place(owner), name_of(call)
+            kept, name = self.place(owner), name_of(call)
             into: Sink = sink
-            if place is not None and name in KEEPS:
-                into = EFFECT if self.reach.is_of_a_library(place) else (place,)
+            if kept is not None and name in KEEPS:
+                into = EFFECT if self.reach.is_of_a_library(kept) else (kept,)
             elif name in _MEETS and self.reach.is_collective(call.func, self._names):
                 into = self._of_collective(call, result)
             elif name.endswith("_") and not name.endswith("__"):
@@ -244,10 +252,10 @@ class Expressions:
             self.read(call.func, NOWHERE if name in KEEPS and not sink else sink)
             for part in (*call.args, *call.keywords):
                 self.read(part, into)
-            if place is not None and name in KEEPS | _TAKES:
-                if self.partly and (name in _GATHERS or self.reach.is_container(place)):
-                    self.track.reads(place, (place,))  # the rest of it stays
-                self.track.changes(place)
+            if kept is not None and name in KEEPS | _TAKES:
+                if self.partly and (name in _GATHERS or self.reach.is_container(kept)):
+                    self.track.reads(kept, (kept,))  # the rest of it stays
+                self.track.changes(kept)
 
     def _of_collective(self, call: ast.Call, result: Sink) -> Sink:
         """Return the sink of what a collective reads: the tensors that it changes, and its result."""
@@ -323,6 +331,22 @@ class Expressions:
         return True
 
 
+def _calls_that_make(node: ast.expr) -> Iterator[ast.Call]:
+    """Return the calls whose results are, or are in, the value of this expression."""
+    match node:
+        case ast.Call():
+            yield node
+        case ast.Await() | ast.Starred():
+            yield from _calls_that_make(node.value)
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
+            yield from _calls_that_make(node.elt)
+        case ast.BoolOp():
+            yield from _calls_that_make(node.values[-1])
+        case ast.IfExp():
+            yield from _calls_that_make(node.body)
+            yield from _calls_that_make(node.orelse)
+
+
 def _makers(call: ast.Call) -> Iterator[ast.Call]:
     """Return the calls that have made the object of this one: `base.cursor()` in `base.cursor().execute(text)`."""
     at = call.func
@@ -334,10 +358,10 @@ def _makers(call: ast.Call) -> Iterator[ast.Call]:
 
 
 def _dealt_with(call: ast.Call) -> Iterator[ast.expr]:
-    """Return the object whose method is called, and what the call gets, unless it only shows that."""
+    """Return the function or method that is called, and what it gets, unless it only shows that. Of a method of a
+    result, return the method that has given that."""
     *_, first = (call, *_makers(call))
-    if isinstance(first.func, ast.Attribute):
-        yield first.func.value
+    yield first.func
     if not shows(call):
         yield from (*call.args, *(word.value for word in call.keywords))
 

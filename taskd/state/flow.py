@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from taskd.state.conditions import Conditions
+from taskd.state.dealings import Dealt
 from taskd.state.expressions import ITEM, Ends, Expressions, changes, name_of
 from taskd.state.guards import Guards
 from taskd.state.nodes import all_in, locals_of, names_in, text_of
@@ -67,7 +68,8 @@ class Flow:
         self.written, self.guards = set(self.track.written), self._guards.found
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
-        self.track.told_in_body = set(self.track.told)
+        told, asked = self.track.dealings.told(), self.track.dealings.asked(self.track.leads())
+        self.track.dealt = Dealt(_outside(told, outer), _outside(asked, outer))
         exposed = self._read_behind(home, loop) | self.track.exposed
         self.track.ready = set(self.track.written)
         for decides in _around(home, loop):
@@ -131,9 +133,9 @@ class Flow:
         return {place for place in self.track.exposed if LOCAL not in place.root}
 
     @property
-    def driven(self) -> set[Place]:
-        """Objects that the loop calls for what they do, and whose answers it uses, or the code around it."""
-        return {place for place in self.track.told_in_body & self.track.asked if LOCAL not in place.root}
+    def dealt(self) -> Dealt:
+        """What the loop reaches by calls that are not followed."""
+        return self.track.dealt._replace(around=frozenset(self.track.dealings.asked(self.track.leads())))
 
     @property
     def used(self) -> set[Place]:
@@ -166,6 +168,7 @@ class Flow:
                 self._inner_loop(statement)
             case ast.With() | ast.AsyncWith():
                 for item in statement.items:
+                    self.values.entered = item.context_expr if item.optional_vars is not None else None
                     self.values.read(item.context_expr, EFFECT)
                     if item.optional_vars is not None:
                         self.values.store(item.optional_vars, item.context_expr)
@@ -196,6 +199,8 @@ class Flow:
             case ast.Expr(value=ast.Call() as call):
                 quiet = self.values.shows(call) or changes(call)
                 self.values.drop(call, NOWHERE if quiet else EFFECT)
+            case ast.Expr():
+                self.values.drop(statement.value, EFFECT)
             case ast.Delete():
                 pass
             case _:
@@ -311,7 +316,8 @@ class Flow:
         found = [*pairs(statement)]
         self._guards.sets(statement)
         for target, value in found:
-            self.values.read(value, self.values.sink(target))
+            nobody_reads = isinstance(target, ast.Name) and target.id == "_"
+            (self.values.drop if nobody_reads else self.values.read)(value, self.values.sink(target))
         for target, value in found:
             place = self.values.place(target)
             if place is not None and not _sums(value) and any(map(place.touches, self.values.places_in(value))):
@@ -330,6 +336,11 @@ class Flow:
             self.track.counts(place, self._way)
         elif not is_number(value):
             self.track.replaces(place, self._way)
+
+
+def _outside(places: set[Place], found: set[Place]) -> frozenset[Place]:
+    """Return those of these places that are, or have, something that the loop finds already set."""
+    return frozenset(place for place in places if LOCAL not in place.root and any(map(place.touches, found)))
 
 
 def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from taskd.state import marks, rng
@@ -18,11 +19,11 @@ from taskd.state.inside import Inside
 from taskd.state.leaves import GENERATOR, Thing, met_in
 from taskd.state.look import Look
 from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
-from taskd.state.places import NOTHING, NUMBERS, Place, Spot, listed_at, reached, space_of
+from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached, space_of
 from taskd.state.plain import is_scalar
 from taskd.state.rows import Beside
 from taskd.state.script import ELSEWHERE, Script, Values, spots_of_name, stack_of
-from taskd.state.sealed import sealed_in
+from taskd.state.sealed import sealed_at, streams_at
 from taskd.state.sources import own_names
 
 INSIDE_EVERY = 64
@@ -217,14 +218,14 @@ def lost_sight_of(others: Others, looks: Sequence[Look]) -> list[str]:
 
 
 def sealed_things(others: Others) -> list[str]:
-    """Return the names of what steps change, or hand on, though nobody can see what is in it."""
-    found, known = set[str](), others.all_known()
+    """Return the names of what steps change and use, or hand on, though nobody can see what is in it."""
+    found, told, asked, known = set[str](), dict[int, str](), set[int](), others.all_known()
     for script, loop in others.loops.asking():
-        for place, root in script.rooted([*loop.driven, *loop.carried]):
-            value = place.found(root, known)
-            if value is not NOTHING and id(value) not in known and (kind := sealed_in(value)):
-                found.add(f"{place.text} (a {kind})")
-    return sorted(found)
+        sealed = partial(sealed_at, script, known)
+        told |= {**sealed(loop.written, called=False), **sealed(loop.dealt.told)}
+        asked |= {*sealed(loop.found, called=False), *sealed(loop.dealt.around)}
+        found |= {*sealed(loop.carried, called=False).values(), *streams_at(script, known, loop.dealt.asked)}
+    return sorted(found | {name for one, name in told.items() if one in asked})
 
 
 def looked_at(others: Others, look: Look) -> set[int]:

@@ -102,6 +102,19 @@ class Place:
             found = attribute_of(found, name) if is_attribute else _item(found, name)
         return None if found is NOTHING or id(found) in known else found
 
+    def deepest(self, root: Any, known: Set[int]) -> tuple[Any, Path]:
+        """Return the last object on the way that is there, and what is left of the path. NOTHING: it is in, or is, a
+        known object."""
+        found = root
+        for at, (is_attribute, key) in enumerate(self.path):
+            if id(found) in known:
+                return NOTHING, ()
+            part = attribute_of(found, key) if is_attribute else NOTHING if key is ANY else _item(found, key)
+            if part is NOTHING:
+                return found, self.path[at:]
+            found = part
+        return (NOTHING, ()) if id(found) in known else (found, ())
+
     def reached(self, root: Any) -> tuple[str, Any] | None:
         """Return the name and the value of this place, or None. For a method, for a computed key, and for something
         inside a torch module, return those of its owner."""

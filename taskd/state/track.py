@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from taskd.state.dealings import Dealings, Dealt, Sink
 from taskd.state.places import Place
 
-Sink = tuple[Place, ...] | None
 Way = tuple[int, ...]
 """The conditional blocks around a statement."""
 _DEPTH = 4
@@ -76,14 +76,10 @@ class Track:
     """Places that are set to something other than a literal number."""
     aliases: dict[Place, list[Place]] = field(default_factory=dict)
     """Variables that are a part of something else."""
-    given_by: dict[Place, list[Place]] = field(default_factory=dict)
-    """Variables that hold the result of a call, and what was called or given there."""
-    told: set[Place] = field(default_factory=set)
-    """Objects whose methods are called only for what they do, and what such calls get."""
-    told_in_body: set[Place] = field(default_factory=set)
-    """Those of them that the body of the loop calls."""
-    asked: set[Place] = field(default_factory=set)
-    """Objects whose methods are called for their results, and what such calls get."""
+    dealings: Dealings = field(default_factory=Dealings)
+    """What is called and not followed."""
+    dealt: Dealt = field(default_factory=Dealt)
+    """What of that matters."""
     _edges: dict[_Edge, None] = field(default_factory=dict)
     _inside: bool = False
     """What is noted now is of one function only, of which matters what leaves it."""
@@ -93,7 +89,7 @@ class Track:
     def again(self) -> None:
         """Begin again at the first statement, now knowing what is written later."""
         self.ready, self.exposed, self.outer, self.altered = set(), set(), set(), set()
-        self.aliases, self.given_by, self._edges, self._given = {}, {}, {}, {}
+        self.aliases, self._edges, self._given, self.dealings = {}, {}, {}, Dealings()
 
     def sets(self, place: Place) -> None:
         """The place holds another value from here on."""
@@ -134,10 +130,6 @@ class Track:
         """The place is set to something else."""
         for one in {place, *self.meant(place)}:
             self.replaced.setdefault(one, set()).add(way)
-
-    def calls(self, place: Place, found: set[Place]) -> None:
-        """A method of this place is called, or a function gets it. `found`: the set that this call belongs to."""
-        found.update((place, *self.given_by.get(place, ())))
 
     def counted_apart(self) -> set[Place]:
         """Return places that are only counted: neither the place nor its owner is ever set in another way."""

@@ -154,9 +154,10 @@ class Registered:
         return {**found, **loaded_from(loader), **self.coverage.standing()}
 
     def keeps_sealed(self, names: list[str]) -> list[str]:
-        """Report that steps use objects in which nobody can see. Return the sentence, if that is new."""
+        """Report that steps use objects in which nobody can see. Return the sentence."""
+        is_new = not self.coverage.flaws
         found = self.coverage.keeps_sealed(names)
-        self.warn(found)
+        self.warn(found if is_new else [])
         return found
 
     def perhaps(self, held: dict[str, Any]) -> list[str]:

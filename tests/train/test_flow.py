@@ -66,21 +66,33 @@ def test_what_is_handed_on(body: str, carried: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "driven"),
+    ("body", "told", "asked"),
     [
-        ("self.base.execute(step)\nself.run(self.base.execute(1).fetchone())", "self.base"),
-        ("self.base.cursor().execute(step)\nself.run(self.base.total())", "self.base"),
-        ("n = self.base.cursor()\nn.execute(step)\nself.run(n.fetchone())", "n self.base"),
-        ("with self.base.open() as n:\n    n.add(step)\nself.run(self.base.total())", "self.base"),
-        ("self.library.add(self.base, step)\nself.run(self.library.ask(self.base))", "self.base self.library"),
-        ("other.add(step)\nif other.total() > 3:\n    step.skip()", "other"),
-        ("other.add(step)\nprint(other.total())", ""),  # only shown
-        ("other.add(step)\nother.write(step)", ""),  # only told
-        ("print(other)\nself.run(other.total())", ""),  # only asked
+        ("self.base.execute(step)\nself.run(self.base.ask(1).one())", "self.base.execute", "self.base.ask"),
+        ("self.base.cursor().execute(step)", "self.base.cursor", ""),
+        ("n = self.base.cursor()\nn.execute(step)", "self.base", ""),
+        ("n = self.base.cursor()\nn.execute(step)\nother = n.fetchone()\nprint(other)", "self.base", ""),
+        ("n = self.base.cursor()\nn.execute(step)\nother = n.one()\nother.backward()", "self.base", "self.base"),
+        ("n = self.base.open().more()\nn.add(step)", "self.base", ""),
+        ("with self.base.open() as n:\n    n.add(step)\nself.run(self.base.total())", "self.base", "self.base.total"),
+        (
+            "library.add(self.base, step)\nself.run(library.ask(self.base))",
+            "library.add self.base",
+            "library.ask self.base",
+        ),
+        ("n = self.base\nn.add(step)\nself.run(n.total())", "self.base self.base.add", "self.base self.base.total"),
+        ("n = self.base.add\nn(step)", "self.base.add", ""),
+        ("for n in self.all:\n    n.add(step)", "self.all[...].add", ""),
+        ("[other.add(one) for one in step]\n_ = other.less(step)", "other.add other.less", ""),
+        ("other.add(step)\nif other.total() > 3:\n    step.skip()", "other.add", "other.total"),
+        ("other.add(step)\nprint(other.total())", "other.add", ""),  # only shown
+        ("other = made()\nother.add(step)\nself.run(other.total())", "", "made"),  # its own in each step
     ],
 )
-def test_what_is_told_and_asked(body: str, driven: str) -> None:
-    assert {place.text for place in found_in(body).driven} == {*driven.split()}
+def test_what_is_told_and_asked(body: str, told: str, asked: str) -> None:
+    dealt = found_in(body).dealt
+    assert {place.text for place in dealt.told} - {"print", "self.run"} == {*told.split()}
+    assert {place.text for place in dealt.asked} == {*asked.split()}
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,23 @@
 each step asks for. "hash": a running hash gives each step its weight. "stream": bytes in memory that are read again.
 "attribute": an object has the table. "late": the first step makes the table. "replaced": a packer that holds all that
 the one before held takes its place. "fresh": each step makes a hash of its own. "log": a stream in memory that is only
-written. "index": a table that is only asked.
+written. "index": a table that is only asked. "apart": only the rank that dies has a table. "alias": the table has
+another name in a function. "line": each step reads a line of a file. "array": an array of the standard library.
+"future": each step uses what the one before has begun. "group": a group of processes.
 """
 
 import hashlib
 import io
+import os
 import sqlite3
 import struct
 import zlib
+from array import array
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import taskd
@@ -37,6 +43,47 @@ def by_database(loss: float) -> float:
     """Keep the loss in a table."""
     kept.execute(INSERT, (loss,))
     return float(kept.execute(MEAN).fetchone()[0])
+
+
+def by_one_rank(loss: float) -> float:
+    """Keep the loss in a table, if this rank has one."""
+    if kept is None:
+        return 1.0
+    kept.execute(INSERT, (loss,))
+    return float(kept.execute(MEAN).fetchone()[0])
+
+
+def by_alias(loss: float) -> float:
+    """Keep the loss in a table that has another name here."""
+    mine = kept
+    _ = mine.execute(INSERT, (loss,))
+    rows = mine.execute(MEAN)
+    (mean,) = rows.fetchone()
+    return float(mean)
+
+
+def by_line(loss: float) -> float:
+    """Read the next line of a file."""
+    return 1 + len(kept.readline()) / 100
+
+
+def by_array(loss: float) -> float:
+    """Keep the loss in an array."""
+    kept[step.number % 4] = loss
+    return float(1 + sum(kept) / 100)
+
+
+def by_future(loss: float) -> float:
+    """Use what was begun in the step before, and begin the next one."""
+    kept["next"], found = pool.submit(abs, -loss), kept["next"].result()
+    return float(1 + found / 100)
+
+
+def with_a_group(loss: float) -> float:
+    """Reduce over a group, and ask for its size."""
+    total = torch.tensor([loss])
+    dist.all_reduce(total, group=kept)
+    return float(total) / dist.get_world_size(kept)
 
 
 def by_cursor(loss: float) -> float:
@@ -105,9 +152,16 @@ def by_index(loss: float) -> float:
     return loss + float(kept.execute(MEAN).fetchone()[0])
 
 
+pool = ThreadPoolExecutor(1)
 weigh, made = {
     "database": (by_database, table),
     "cursor": (by_cursor, table),
+    "apart": (by_one_rank, lambda: table() if scene.rank == 1 else None),
+    "alias": (by_alias, table),
+    "line": (by_line, lambda: os.fdopen(os.open(__file__, os.O_RDONLY))),
+    "array": (by_array, lambda: array("d", [0.0] * 4)),
+    "future": (by_future, lambda: {"next": pool.submit(abs, -1.0)}),
+    "group": (with_a_group, dist.new_group),
     "attribute": (by_keeper, Keeper),
     "late": (by_keeper, Keeper),
     "hash": (by_hash, hashlib.sha256),

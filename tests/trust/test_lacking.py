@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(("place", "at"), [("updated", 3), ("begun", 4)])
 def test_what_a_newcomer_lacks_ends_no_job(check: Check, place: str, at: int) -> None:
     job = check("all", place, at)
-    assert f"{LACKS}, and may lack what earlier steps have left: TypeError" in job.text, job.text
+    assert f"{LACKS}, and may lack what earlier steps have left: LookupError" in job.text, job.text
     assert job.text.count("begin 0") == 2, job.text
 
 
