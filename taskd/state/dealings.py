@@ -14,7 +14,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from taskd.state.places import Place
+from taskd.state.places import Place, Places
 
 Sink = tuple[Place, ...] | None
 
@@ -35,38 +35,42 @@ class Dealings:
     """The notes along one way through the statements."""
 
     _told: set[Place] = field(default_factory=set)
+    """What is called."""
+    _given: set[Place] = field(default_factory=set)
+    """What such calls get."""
     _asks: set[tuple[Place, Place | None]] = field(default_factory=set)
-    """What is asked, and where the answer goes. None: it has an effect at once."""
-    _made_from: dict[Place, list[Place]] = field(default_factory=dict)
+    """What is asked, or given to a call, and where the answer goes. None: it has an effect at once."""
+    _made_from: dict[Place, set[Place]] = field(default_factory=dict)
     """For each variable: what has made it, or what it is a part of."""
-    _stand_for: set[Place] = field(default_factory=set)
-    """Those of these variables that are told or asked something."""
 
-    def is_made(self, place: Place, sources: list[Place]) -> None:
+    def is_made(self, place: Place, sources: Iterable[Place]) -> None:
         """The place gets a value that is made from these."""
-        self._made_from[place] = [source for source in sources if source != place]
+        if found := {source for source in sources if source != place}:
+            self._made_from.setdefault(place, set()).update(found)
 
-    def tells(self, places: Iterable[Place]) -> None:
-        """These are called, or given to a call, whose result nobody uses."""
-        self._told |= self._all_of(places)
+    def tells(self, called: Iterable[Place], given: Iterable[Place]) -> None:
+        """These are called, and get those, and nobody uses the result."""
+        self._told.update(called)
+        self._given.update(given)
 
     def asks(self, places: Iterable[Place], sink: Sink) -> None:
         """These are called, or given to a call, whose result goes to this sink."""
         targets = (None,) if sink is None else sink
-        self._asks |= {(place, target) for place in self._all_of(places) for target in targets}
+        self._asks |= {(place, target) for place in places for target in targets}
 
     def told(self) -> set[Place]:
         """Return what is told something."""
-        return self._told
+        return self._with_sources(self._told)[0] | self._given
 
     def asked(self, leads: Set[Place]) -> set[Place]:
         """Return what is asked for something that has an effect. `leads`: the places whose values have one."""
-        effects = [one for one in leads if not any(map(one.touches, self._stand_for))]
-        return {place for place, sink in self._asks if sink is None or any(map(sink.touches, effects))}
+        told = Places(self._with_sources(self._told)[1])  # that these have an effect says only that they are told
+        effects = Places(one for one in leads if not told.touched_by(one))
+        return self._with_sources(place for place, sink in self._asks if sink is None or effects.touched_by(sink))[0]
 
-    def _all_of(self, places: Iterable[Place]) -> set[Place]:
-        """Return these places and what their variables were made from."""
-        found, todo = set[Place](), [*places]
+    def _with_sources(self, places: Iterable[Place]) -> tuple[set[Place], set[Place]]:
+        """Return these places with what their variables were made from, and these variables."""
+        found, variables, todo = set[Place](), set[Place](), [*places]
         while todo:
             if (place := todo.pop()) in found:
                 continue
@@ -74,6 +78,6 @@ class Dealings:
             for length in range(len(place.path) + 1):
                 owner = Place("", place.root, place.path[:length], place.module)
                 if sources := self._made_from.get(owner):
-                    self._stand_for.add(owner)
+                    variables.add(owner)
                     todo += sources
-        return found
+        return found, variables

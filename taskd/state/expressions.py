@@ -24,6 +24,8 @@ _SHOWS = (
     *("set_title", "set_xl", "set_yl", "lineplot", "histplot", "add_row"),
 )
 """Prefixes of functions that only show their arguments."""
+_SAVES = ("save", "to_", "flush", "close", "commit")
+"""Prefixes of methods that write down what their object has."""
 KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push"})
 """Methods that put their arguments into their object."""
 _TAKES = frozenset({"pop", "popleft", "popitem", "remove", "discard", "sort", "reverse"})
@@ -68,10 +70,10 @@ class Expressions:
         """A function of which matters what leaves it."""
         self.met: list[Names] = []
         """Its names in each of its calls."""
-        self._dropped: list[ast.Call] = []
-        """Calls whose results nobody uses."""
-        self._makers: list[ast.Call] = []
-        """The calls that have made their objects."""
+        self._dropped: ast.Call | None = None
+        """A call whose result nobody uses."""
+        self.tells: list[ast.Call] = []
+        """Calls whose results nobody uses, and those that have made their objects."""
         self.entered: ast.expr | None = None
         """What a `with` gives a name to."""
         self.hidden: list[Set[str]] = []
@@ -131,7 +133,7 @@ class Expressions:
         yield from filter(None, map(self.place, named_in(node)))
 
     def store(self, target: ast.expr, value: ast.expr | None = None) -> None:
-        """This target gets a new value: this one, if it is known."""
+        """This target gets a new value: this one, or a part of it, if it is known."""
         if isinstance(target, (ast.Tuple, ast.List)):
             for part in target.elts:
                 self.store(part, value)
@@ -145,7 +147,7 @@ class Expressions:
                     self.track.reads(place, (place,))  # the other items stay
             if place is not None:
                 self.track.sets(place)
-                self.track.dealings.is_made(place, [] if value is None else [*self.sources(value)])
+                self.track.dealings.is_made(place, filter(None, map(self.place, _made_of(value))))
 
     def sink(self, target: ast.expr) -> Sink:
         """Return the sink of a value that is assigned to this target."""
@@ -216,35 +218,32 @@ class Expressions:
             self.read(value, sink)
         self.hidden.pop()
 
-    def drop(self, node: ast.expr, sink: Sink) -> None:
-        """Note all reads of an expression whose value nobody uses."""
-        self._dropped = [*_calls_that_make(node)]
-        self._makers = [one for call in self._dropped for one in _makers(call)]
-        self.read(node, sink)
+    def drop(self, call: ast.Call, sink: Sink) -> None:
+        """Note all reads of a call whose result nobody uses."""
+        self._dropped = call
+        self.read(call, sink)
 
     def _call(self, call: ast.Call, sink: Sink) -> None:
-        result = NOWHERE if call in self._dropped else sink
+        result = NOWHERE if call is self._dropped else sink
         if call in self.asked:
             self.track.reads(ASKED, result)
-        called = None if changes(call) else self.reach.called(call.func, self._names)
-        if called is not None and self._enter(called, call, result):
-            if isinstance(call.func, ast.Name) and called.function.__closure__:
-                self.read(call.func, sink)  # the contents of its closure are not followed
-            return
-        for place in filter(None, map(self.place, _dealt_with(call))):
-            meant = [place, *self.track.meant(place)]
-            if call in (*self._dropped, *self._makers) and name_of(call) != "backward":
-                self.track.dealings.tells(meant)
-            elif sink != NOWHERE and call is not self.entered:
-                self.track.dealings.asks(meant, sink)
+        if not self.is_own(call) and call is not self.entered:
+            reached = [filter(None, map(self.place, nodes)) for nodes in _dealt_with(call)]
+            function, given = (
+                [one for place in every for one in (place, *self.track.meant(place))] for every in reached
+            )
+            if any(call is one for one in self.tells):
+                self.track.dealings.tells(function, given)
+            elif sink != NOWHERE:
+                self.track.dealings.asks((*function, *given), sink)
         if changes(call):
             self._change(call, sink)
-        else:
+        elif (called := self.reach.called(call.func, self._names)) is None or not self._enter(called, call, result):
             owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-            kept, name = self.place(owner), name_of(call)
+            place, name = self.place(owner), name_of(call)
             into: Sink = sink
-            if kept is not None and name in KEEPS:
-                into = EFFECT if self.reach.is_of_a_library(kept) else (kept,)
+            if place is not None and name in KEEPS:
+                into = EFFECT if self.reach.is_of_a_library(place) else (place,)
             elif name in _MEETS and self.reach.is_collective(call.func, self._names):
                 into = self._of_collective(call, result)
             elif name.endswith("_") and not name.endswith("__"):
@@ -252,10 +251,12 @@ class Expressions:
             self.read(call.func, NOWHERE if name in KEEPS and not sink else sink)
             for part in (*call.args, *call.keywords):
                 self.read(part, into)
-            if kept is not None and name in KEEPS | _TAKES:
-                if self.partly and (name in _GATHERS or self.reach.is_container(kept)):
-                    self.track.reads(kept, (kept,))  # the rest of it stays
-                self.track.changes(kept)
+            if place is not None and name in KEEPS | _TAKES:
+                if self.partly and (name in _GATHERS or self.reach.is_container(place)):
+                    self.track.reads(place, (place,))  # the rest of it stays
+                self.track.changes(place)
+        elif isinstance(call.func, ast.Name) and called.function.__closure__:
+            self.read(call.func, sink)  # the contents of its closure are not followed
 
     def _of_collective(self, call: ast.Call, result: Sink) -> Sink:
         """Return the sink of what a collective reads: the tensors that it changes, and its result."""
@@ -311,7 +312,7 @@ class Expressions:
             if id(part) not in followed:
                 self.read(part, EFFECT)
         self.track.ready |= {Place(name, f"{local}{name}") for name in names.own - bound.keys() if name not in stored}
-        outer = self._names, self.hidden
+        outer = self._names, self.hidden, self.tells
         self._names, self.hidden = names, []
         self._within.append(key)
         if called.code is self.awaited:
@@ -322,7 +323,7 @@ class Expressions:
         else:
             ends, leaves = self._follow(called.node.body, sink)
         self._within.pop()
-        self._names, self.hidden = outer
+        self._names, self.hidden, self.tells = outer
         if ends and leaves:
             self.track.ready = ends[-1] if self._hopeful else set.intersection(*ends)
         elif ends and not self._hopeful:
@@ -331,20 +332,22 @@ class Expressions:
         return True
 
 
-def _calls_that_make(node: ast.expr) -> Iterator[ast.Call]:
-    """Return the calls whose results are, or are in, the value of this expression."""
+def unused(node: ast.expr) -> Iterator[ast.Call]:
+    """Return the calls whose results are lost with the value of this expression, which nobody uses, and those that have
+    made their objects. A backward is no such call."""
     match node:
-        case ast.Call():
+        case ast.Call() if name_of(node) != "backward":
             yield node
+            yield from _makers(node)
         case ast.Await() | ast.Starred():
-            yield from _calls_that_make(node.value)
+            yield from unused(node.value)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-            yield from _calls_that_make(node.elt)
+            yield from unused(node.elt)
         case ast.BoolOp():
-            yield from _calls_that_make(node.values[-1])
+            yield from unused(node.values[-1])
         case ast.IfExp():
-            yield from _calls_that_make(node.body)
-            yield from _calls_that_make(node.orelse)
+            yield from unused(node.body)
+            yield from unused(node.orelse)
 
 
 def _makers(call: ast.Call) -> Iterator[ast.Call]:
@@ -357,13 +360,30 @@ def _makers(call: ast.Call) -> Iterator[ast.Call]:
             at = at.func
 
 
-def _dealt_with(call: ast.Call) -> Iterator[ast.expr]:
-    """Return the function or method that is called, and what it gets, unless it only shows that. Of a method of a
-    result, return the method that has given that."""
+def _dealt_with(call: ast.Call) -> tuple[list[ast.expr], list[ast.expr]]:
+    """Return the function or method that is called, or has given the object of which it is a method; and what the call
+    gets. A call that shows or saves something is told nothing."""
     *_, first = (call, *_makers(call))
-    yield first.func
-    if not shows(call):
-        yield from (*call.args, *(word.value for word in call.keywords))
+    given = [] if shows(call) else [*call.args, *(word.value for word in call.keywords)]
+    return [] if name_of(call).startswith(_SAVES) else [first.func], given
+
+
+def _made_of(value: ast.expr | None) -> Iterator[ast.expr]:
+    """Return what a value is made from: the function that is called, and what it gets; or the value itself."""
+    match value:
+        case ast.Call():
+            for nodes in _dealt_with(value):
+                yield from nodes
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            yield value
+        case ast.Await() | ast.NamedExpr():
+            yield from _made_of(value.value)
+        case ast.IfExp():
+            yield from _made_of(value.body)
+            yield from _made_of(value.orelse)
+        case ast.BoolOp():
+            for part in value.values:
+                yield from _made_of(part)
 
 
 def _each_of(loop: ast.For | ast.AsyncFor) -> tuple[str, ast.expr]:

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from taskd.state.conditions import Conditions
 from taskd.state.dealings import Dealt
-from taskd.state.expressions import ITEM, Ends, Expressions, changes, name_of
+from taskd.state.expressions import ITEM, Ends, Expressions, changes, name_of, unused
 from taskd.state.guards import Guards
 from taskd.state.nodes import all_in, locals_of, names_in, text_of
-from taskd.state.places import Place
+from taskd.state.places import Place, Places
 from taskd.state.reach import LOCAL, Reach
 from taskd.state.sources import SCOPES, Node
 from taskd.state.statements import blocks_of, is_number, is_variable, keeps_numbers, pairs
@@ -51,10 +51,10 @@ class Flow:
         self.found = set[Place]()
         """Places that it finds already set when it begins, and whose values have an effect."""
         self._guards = Guards(self.values)
-        self.computes = set[Place]()
-        """Places that a step finds as another step has left them, and that have an effect in this function."""
         self.guards = set[Place]()
         """Places that guard what it does only once."""
+        self.computes = set[Place]()
+        """Places that a step finds as another step has left them, and that have an effect in this function."""
 
     def loop(self, home: ast.AST | None, loop: ast.For | ast.AsyncFor | ast.While) -> None:
         """Follow its body: once to see what it sets, and once more to see what it reads before that. Then follow the
@@ -68,8 +68,8 @@ class Flow:
         self.written, self.guards = set(self.track.written), self._guards.found
         outer = {place for place in self.track.outer if LOCAL not in place.root}
         self.found = outer & self.track.leads()
-        told, asked = self.track.dealings.told(), self.track.dealings.asked(self.track.leads())
-        self.track.dealt = Dealt(_outside(told, outer), _outside(asked, outer))
+        there, dealings = Places(outer), self.track.dealings
+        self.track.dealt = Dealt(_outside(dealings.told(), there), _outside(dealings.asked(self.track.leads()), there))
         exposed = self._read_behind(home, loop) | self.track.exposed
         self.track.ready = set(self.track.written)
         for decides in _around(home, loop):
@@ -134,7 +134,7 @@ class Flow:
 
     @property
     def dealt(self) -> Dealt:
-        """What the loop reaches by calls that are not followed."""
+        """What the loop reaches by calls that are not followed. This takes time."""
         return self.track.dealt._replace(around=frozenset(self.track.dealings.asked(self.track.leads())))
 
     @property
@@ -161,6 +161,7 @@ class Flow:
 
     def _statement(self, statement: ast.stmt) -> None:
         track = self.track
+        self.values.tells = [*unused(statement.value)] if isinstance(statement, ast.Expr) else []
         match statement:
             case ast.If():
                 self._if(statement)
@@ -199,8 +200,6 @@ class Flow:
             case ast.Expr(value=ast.Call() as call):
                 quiet = self.values.shows(call) or changes(call)
                 self.values.drop(call, NOWHERE if quiet else EFFECT)
-            case ast.Expr():
-                self.values.drop(statement.value, EFFECT)
             case ast.Delete():
                 pass
             case _:
@@ -316,8 +315,8 @@ class Flow:
         found = [*pairs(statement)]
         self._guards.sets(statement)
         for target, value in found:
-            nobody_reads = isinstance(target, ast.Name) and target.id == "_"
-            (self.values.drop if nobody_reads else self.values.read)(value, self.values.sink(target))
+            self.values.tells = [*unused(value)] if isinstance(target, ast.Name) and target.id == "_" else []
+            self.values.read(value, self.values.sink(target))
         for target, value in found:
             place = self.values.place(target)
             if place is not None and not _sums(value) and any(map(place.touches, self.values.places_in(value))):
@@ -338,9 +337,9 @@ class Flow:
             self.track.replaces(place, self._way)
 
 
-def _outside(places: set[Place], found: set[Place]) -> frozenset[Place]:
+def _outside(places: set[Place], found: Places) -> frozenset[Place]:
     """Return those of these places that are, or have, something that the loop finds already set."""
-    return frozenset(place for place in places if LOCAL not in place.root and any(map(place.touches, found)))
+    return frozenset(place for place in places if LOCAL not in place.root and found.touched_by(place))
 
 
 def _others(block: Sequence[ast.stmt], loop: ast.stmt) -> Iterator[ast.stmt]:

@@ -221,10 +221,12 @@ def sealed_things(others: Others) -> list[str]:
     """Return the names of what steps change and use, or hand on, though nobody can see what is in it."""
     found, told, asked, known = set[str](), dict[int, str](), set[int](), others.all_known()
     for script, loop in others.loops.asking():
-        sealed = partial(sealed_at, script, known)
-        told |= {**sealed(loop.written, called=False), **sealed(loop.dealt.told)}
-        asked |= {*sealed(loop.found, called=False), *sealed(loop.dealt.around)}
-        found |= {*sealed(loop.carried, called=False).values(), *streams_at(script, known, loop.dealt.asked)}
+        sealed, fresh = partial(sealed_at, script, known), {place for place in loop.written if not place.path}
+        told |= sealed([place for place in loop.written if place.path and place.base not in fresh], called=False)
+        told |= {**sealed(loop.dealt.told), **sealed(loop.carried)}
+        asked |= sealed([place for place in loop.found if place not in loop.dealt.told], called=False).keys()
+        asked |= sealed(loop.dealt.around).keys()
+        found |= streams_at(script, known, loop.dealt.asked)
     return sorted(found | {name for one, name in told.items() if one in asked})
 
 

@@ -181,6 +181,27 @@ class Place:
             list.__setitem__(owner, name, value)
 
 
+class Places:
+    """Places that are looked up by other places."""
+
+    def __init__(self, places: Iterable[Place] = (), whole: Set[Place] = frozenset()) -> None:
+        """`whole`: objects that do not stand for all that is in them."""
+        self._whole, self._by_root = whole, dict[tuple[str, str], set[Place]]()
+        for place in places:
+            self.add(place)
+
+    def add(self, place: Place) -> None:
+        self._by_root.setdefault((place.root, place.module), set()).add(place)
+
+    def touched_by(self, place: Place) -> bool:
+        """Whether one of them may be this place, or a part of it, or the other way round."""
+        found = self._by_root.get((place.root, place.module), ())
+        return any(place.touches(one) and (one == place or one not in self._whole) for one in found)
+
+    def every(self) -> set[Place]:
+        return set().union(*self._by_root.values())
+
+
 def may_be_replaced(value: Any) -> bool:
     """Whether a number may take the place of this value. It may be None before the first step."""
     return value is None or type(value) in NUMBERS

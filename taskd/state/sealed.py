@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 from functools import partial
-from io import BytesIO, StringIO
+from io import BufferedRandom, BufferedReader, BytesIO, FileIO, StringIO, TextIOWrapper
 from itertools import islice
 from types import (
     BuiltinMethodType,
@@ -51,7 +51,9 @@ _PASS_ON = frozenset(("_io", "_thread", "_csv", "_socket", "_multiprocessing", "
 """Modules whose objects pass on what they get, or guard something."""
 _CONNECTIONS = (("socket", "socket"), ("multiprocessing.connection", "_ConnectionBase"))
 _IN_MEMORY = (BytesIO, StringIO)
-_FILES = "_io"
+_READ = (BufferedReader, BufferedRandom, BytesIO, StringIO)
+_READING = ("read", "recv", "next", "__next__")
+"""Prefixes of methods that read."""
 _ELSEWHERE = (("concurrent.futures._base", "Future"), ("_asyncio", "Future"), ("_asyncio", "Task"))
 """The outcome of something that runs by itself."""
 _HEAP_TYPE = 1 << 9
@@ -80,8 +82,8 @@ def sealed_at(script: Script, known: Set[int], places: Iterable[Place], called: 
     `called`: these are functions and methods that are called, or what they get; otherwise attributes and items."""
     found = dict[int, str]()
     for one in _there(script, known, places):
-        inside = called or not (one.rest and one.rest[0][0])
-        if not called or _is_called_there(one):
+        inside = not is_the_scripts(type(one.value)) if called else not (one.rest and one.rest[0][0])
+        if _is_called_there(one) if called else _is_kept_there(one):
             sealed = sealed_in(one.value, inside)
             found |= {part: f"{one.name} (a {kind})" for part, kind in sealed.items() if part not in known}
     return found
@@ -90,7 +92,8 @@ def sealed_at(script: Script, known: Set[int], places: Iterable[Place], called: 
 def streams_at(script: Script, known: Set[int], places: Iterable[Place]) -> set[str]:
     """Return the names and classes of files that are open for reading, and of connections, at these places. What has
     been read from them does not come again."""
-    found = ((at.name, one) for at in _there(script, known, places) for one in _called_with(at.value))
+    read = (at for at in _there(script, known, places) if not at.rest or str(at.rest[0][1]).startswith(_READING))
+    found = ((at.name, one) for at in read for one in _called_with(at.value))
     return {f"{name} (a {_name_of(type(one))})" for name, one in found if is_stream(one)}
 
 
@@ -103,12 +106,15 @@ def sealed_in(value: Any, inside: bool = True) -> dict[int, str]:
 
 def is_stream(value: Any) -> bool:
     """Whether it is a file that is open for reading, or a connection."""
-    if _room_of(type(value)) == _FILES:
+    if type(value) is TextIOWrapper:
         try:
-            return bool(value.readable())
-        except (AttributeError, ValueError):  # it is no file, or it is closed
+            return is_stream(value.buffer)
+        except ValueError:  # it is detached
             return False
-    return any((_room_of(one, whole=True), _last_name_of(one)) in _CONNECTIONS for one in _mro_of(type(value)))
+    if type(value) is FileIO:
+        return not value.closed and value.readable()
+    names = ((_room_of(one, whole=True), _last_name_of(one)) for one in _mro_of(type(value)))
+    return type(value) in _READ or any(name in _CONNECTIONS for name in names)
 
 
 def _there(script: Script, known: Set[int], places: Iterable[Place]) -> Iterator[_At]:
@@ -122,11 +128,23 @@ def _is_called_there(at: _At) -> bool:
     """Whether this object itself is called, or a method that is not followed: one of a library."""
     if not at.rest or not at.rest[0][0]:
         return True
-    spaces = map(_space_of_class, _mro_of(type(at.value)))
-    method = next((space[at.rest[0][1]] for space in spaces if at.rest[0][1] in space), None)
+    method = _of_class(at.value, at.rest[0][1])
     if type(method) is FunctionType:
         return passed_over(method.__code__.co_filename, method.__code__.co_name)
     return method is not None or not is_the_scripts(type(at.value))
+
+
+def _is_kept_there(at: _At) -> bool:
+    """Whether this is an item of the object, or an attribute that only its class knows, and no method."""
+    if not at.rest:
+        return False
+    is_attribute, name = at.rest[0]
+    return not is_attribute or type(_of_class(at.value, name)) is GetSetDescriptorType
+
+
+def _of_class(value: Any, name: str) -> Any:
+    """Return what the object's class has under this name."""
+    return next((space[name] for space in map(_space_of_class, _mro_of(type(value))) if name in space), None)
 
 
 def _called_with(value: Any) -> Iterator[Any]:
@@ -142,14 +160,17 @@ def _called_with(value: Any) -> Iterator[Any]:
 
 def _parts(value: Any) -> Iterator[Any]:
     """Return this object with its attributes or items."""
-    if not issubclass(type(value), _NO_OBJECTS):
-        items = [*value.values()] if type(value) is dict else value if type(value) in (list, tuple) else ()
-        yield from islice((value, *items, *space_of(value).values()), _LOOKED_AT)
+    yield value
+    if not issubclass(type(value), _NO_OBJECTS) and not any(
+        _room_of(one) in _OTHERS_SEE for one in _mro_of(type(value))
+    ):
+        items = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+        yield from [*islice(items, _LOOKED_AT), *islice(space_of(value).values(), _LOOKED_AT)]
 
 
 def _is_sealed(kind: type) -> bool:
     """Whether objects of this class have memory of their own, beside attributes and items."""
-    for one in _mro_of(kind):
+    for one in () if issubclass(kind, (tuple, *_NO_OBJECTS)) else _mro_of(kind):
         room = _room_of(one)
         if room in _OTHERS_SEE:
             return False

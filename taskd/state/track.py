@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from taskd.state.dealings import Dealings, Dealt, Sink
-from taskd.state.places import Place
+from taskd.state.places import Place, Places
 
 Way = tuple[int, ...]
 """The conditional blocks around a statement."""
@@ -34,27 +34,6 @@ class _Edge(NamedTuple):
     """It is read before the place has certainly been set."""
     inside: bool
     """Inside of the function of which matters what leaves it."""
-
-
-class _Places:
-    """Places that are looked up by other places."""
-
-    def __init__(self, places: Iterable[Place] = (), whole: Set[Place] = frozenset()) -> None:
-        """`whole`: objects that do not stand for all that is in them."""
-        self._whole, self._by_root = whole, dict[tuple[str, str], set[Place]]()
-        for place in places:
-            self.add(place)
-
-    def add(self, place: Place) -> None:
-        self._by_root.setdefault((place.root, place.module), set()).add(place)
-
-    def touched_by(self, place: Place) -> bool:
-        """Whether one of them may be this place, or a part of it, or the other way round."""
-        found = self._by_root.get((place.root, place.module), ())
-        return any(place.touches(one) and (one == place or one not in self._whole) for one in found)
-
-    def every(self) -> set[Place]:
-        return set().union(*self._by_root.values())
 
 
 @dataclass(slots=True)
@@ -195,16 +174,16 @@ class Track:
 
     def leaves(self, leads: Iterable[Place], whole: Set[Place]) -> set[Place]:
         """Return the places whose values leave that one function and have an effect elsewhere."""
-        used = _Places(leads, whole)
+        used = Places(leads, whole)
         outer = (one for one in self._edges if not one.inside)
         first = {one.place for one in outer if one.sink is None or used.touched_by(one.sink)}
         return _closed(first, (one for one in self._edges if one.inside), whole)
 
     def used(self) -> set[Place]:
         """Return the places that are exposed and have an effect."""
-        leads = _Places(self.leads())
+        leads = Places(self.leads())
         every = (one.place for one in self._edges if one.early and (one.sink is None or leads.touched_by(one.sink)))
-        early = _Places(every)
+        early = Places(every)
         return {one for one in self.exposed if early.touched_by(one)}
 
     # ---- conditions that are asked twice ----------------------------------------------------------------------
@@ -225,7 +204,7 @@ class Track:
 
 def _closed(first: Iterable[Place], edges: Iterable[_Edge], whole: Set[Place]) -> set[Place]:
     """Return these places, and all whose values get there."""
-    found = _Places(first, whole)
+    found = Places(first, whole)
     todo = {(one.place, one.sink) for one in edges if one.sink is not None}
     while more := {(place, sink) for place, sink in todo if found.touched_by(sink)}:
         for place, _ in more:

@@ -70,11 +70,19 @@ def test_what_is_handed_on(body: str, carried: str) -> None:
     [
         ("self.base.execute(step)\nself.run(self.base.ask(1).one())", "self.base.execute", "self.base.ask"),
         ("self.base.cursor().execute(step)", "self.base.cursor", ""),
-        ("n = self.base.cursor()\nn.execute(step)", "self.base", ""),
-        ("n = self.base.cursor()\nn.execute(step)\nother = n.fetchone()\nprint(other)", "self.base", ""),
-        ("n = self.base.cursor()\nn.execute(step)\nother = n.one()\nother.backward()", "self.base", "self.base"),
-        ("n = self.base.open().more()\nn.add(step)", "self.base", ""),
-        ("with self.base.open() as n:\n    n.add(step)\nself.run(self.base.total())", "self.base", "self.base.total"),
+        ("n = self.base.cursor()\nn.execute(step)", "self.base.cursor", ""),
+        ("n = self.base.cursor()\nn.execute(step)\nother = n.one()\nprint(other)", "self.base.cursor", ""),
+        (
+            "n = self.base.cursor()\nn.execute(step)\nother = n.one()\nother.backward()",
+            "self.base.cursor",
+            "self.base.cursor",
+        ),
+        ("n = self.base.open().more()\nn.add(step)", "self.base.open", ""),
+        (
+            "with self.base.open() as n:\n    n.add(step)\nself.run(self.base.total())",
+            "self.base.open",
+            "self.base.total",
+        ),
         (
             "library.add(self.base, step)\nself.run(library.ask(self.base))",
             "library.add self.base",
@@ -82,17 +90,30 @@ def test_what_is_handed_on(body: str, carried: str) -> None:
         ),
         ("n = self.base\nn.add(step)\nself.run(n.total())", "self.base self.base.add", "self.base self.base.total"),
         ("n = self.base.add\nn(step)", "self.base.add", ""),
+        ("n = other if step else self.base\nn.add(step)", "other self.base", ""),
         ("for n in self.all:\n    n.add(step)", "self.all[...].add", ""),
         ("[other.add(one) for one in step]\n_ = other.less(step)", "other.add other.less", ""),
         ("other.add(step)\nif other.total() > 3:\n    step.skip()", "other.add", "other.total"),
         ("other.add(step)\nprint(other.total())", "other.add", ""),  # only shown
-        ("other = made()\nother.add(step)\nself.run(other.total())", "", "made"),  # its own in each step
+        ("n = self.base.get(step)\nself.all.append(n)", "self.all.append", ""),  # only kept
+        ("n = other.read()\nself.all.append(round(n))\n(n * step).backward()", "self.all.append", "other.read"),
+        (
+            "n = torch.tensor(other.read())\nself.scaler.scale(n).backward()",
+            "",
+            "other.read self.scaler.scale torch.tensor",
+        ),
+        ("self.base.save(step)\nself.run(self.base(1))", "", "self.base"),  # saving changes nothing
     ],
 )
 def test_what_is_told_and_asked(body: str, told: str, asked: str) -> None:
     dealt = found_in(body).dealt
     assert {place.text for place in dealt.told} - {"print", "self.run"} == {*told.split()}
     assert {place.text for place in dealt.asked} == {*asked.split()}
+
+
+def test_an_underscore_that_is_read_later_is_a_variable() -> None:
+    found = found_in("_ = self.after(other)\nother = _\n_.backward()")
+    assert {place.text for place in found.carried} == {"other"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ each step asks for. "hash": a running hash gives each step its weight. "stream":
 the one before held takes its place. "fresh": each step makes a hash of its own. "log": a stream in memory that is only
 written. "index": a table that is only asked. "apart": only the rank that dies has a table. "alias": the table has
 another name in a function. "line": each step reads a line of a file. "array": an array of the standard library.
-"future": each step uses what the one before has begun. "group": a group of processes.
+"future": each step uses what the one before has begun. "group": a group of processes. "rows": a table that is only
+written. "saving": a thread saves something meanwhile.
 """
 
 import hashlib
@@ -77,6 +78,22 @@ def by_future(loss: float) -> float:
     """Use what was begun in the step before, and begin the next one."""
     kept["next"], found = pool.submit(abs, -loss), kept["next"].result()
     return float(1 + found / 100)
+
+
+def with_rows(loss: float) -> float:
+    """Write the loss down in a table that nobody asks."""
+    kept.execute(INSERT, (loss,))
+    kept.cursor().execute(INSERT, (loss,))
+    kept.commit()
+    return 1.0
+
+
+def while_saving(loss: float) -> float:
+    """Wait for what is being saved, and save the next thing."""
+    if kept["saving"] is not None:
+        kept["saving"].result()
+    kept["saving"] = pool.submit(abs, -loss)
+    return 1.0
 
 
 def with_a_group(loss: float) -> float:
@@ -161,6 +178,8 @@ weigh, made = {
     "line": (by_line, lambda: os.fdopen(os.open(__file__, os.O_RDONLY))),
     "array": (by_array, lambda: array("d", [0.0] * 4)),
     "future": (by_future, lambda: {"next": pool.submit(abs, -1.0)}),
+    "rows": (with_rows, table),
+    "saving": (while_saving, lambda: {"saving": None}),
     "group": (with_a_group, dist.new_group),
     "attribute": (by_keeper, Keeper),
     "late": (by_keeper, Keeper),

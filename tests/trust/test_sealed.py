@@ -34,7 +34,7 @@ def test_what_steps_compute_with_starts_over(check: Check, kind: str, name: str,
     assert job.text.count("begin 0") == 2, job.text
 
 
-@pytest.mark.parametrize("kind", ["fresh", "log", "index", "group"])
+@pytest.mark.parametrize("kind", ["fresh", "log", "rows", "saving", "index", "group"])
 def test_what_only_passes_on_or_answers_heals(check: Check, kind: str) -> None:
     job = check(kind, "forward", 4)
     assert job.text.count("begin 0") == 1 and "healed in" in job.text, job.text
