@@ -24,7 +24,26 @@ _SHOWS = (
     *("set_title", "set_xl", "set_yl", "lineplot", "histplot", "add_row"),
 )
 """Prefixes of functions that only show their arguments."""
-_SAVES = ("save", "to_", "flush", "close", "commit")
+_EDITS = frozenset(
+    (
+        *(
+            "append",
+            "appendleft",
+            "extend",
+            "insert",
+            "pop",
+            "popleft",
+            "popitem",
+            "remove",
+            "discard",
+            "sort",
+            "reverse",
+        ),
+        *("setdefault", "clear", "to", "cuda", "cpu"),
+    )
+)
+"""Methods of lists, dicts and tensors."""
+_SAVES = ("save", "to_", "push_to", "flush", "close", "commit")
 """Prefixes of methods that write down what their object has."""
 KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push"})
 """Methods that put their arguments into their object."""
@@ -147,7 +166,8 @@ class Expressions:
                     self.track.reads(place, (place,))  # the other items stay
             if place is not None:
                 self.track.sets(place)
-                self.track.dealings.is_made(place, filter(None, map(self.place, _made_of(value))))
+                sources = filter(None, map(self.place, _made_of(value)))
+                self.track.dealings.is_made(place, sources, isinstance(value, ast.Call | ast.Await))
 
     def sink(self, target: ast.expr) -> Sink:
         """Return the sink of a value that is assigned to this target."""
@@ -233,7 +253,7 @@ class Expressions:
                 [one for place in every for one in (place, *self.track.meant(place))] for every in reached
             )
             if any(call is one for one in self.tells):
-                self.track.dealings.tells(function, given)
+                self.track.dealings.tells(function, given, name_of(call) in _EDITS)
             elif sink != NOWHERE:
                 self.track.dealings.asks((*function, *given), sink)
         if changes(call):
@@ -362,10 +382,11 @@ def _makers(call: ast.Call) -> Iterator[ast.Call]:
 
 def _dealt_with(call: ast.Call) -> tuple[list[ast.expr], list[ast.expr]]:
     """Return the function or method that is called, or has given the object of which it is a method; and what the call
-    gets. A call that shows or saves something is told nothing."""
+    gets, unless it shows or saves that. A method that saves what its object has is no call of it."""
     *_, first = (call, *_makers(call))
-    given = [] if shows(call) else [*call.args, *(word.value for word in call.keywords)]
-    return [] if name_of(call).startswith(_SAVES) else [first.func], given
+    saves = name_of(call).startswith(_SAVES)
+    given = [] if saves or shows(call) else [*call.args, *(word.value for word in call.keywords)]
+    return [] if saves else [first.func], given
 
 
 def _made_of(value: ast.expr | None) -> Iterator[ast.expr]:

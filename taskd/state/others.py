@@ -221,8 +221,9 @@ def sealed_things(others: Others) -> list[str]:
     """Return the names of what steps change and use, or hand on, though nobody can see what is in it."""
     found, told, asked, known = set[str](), dict[int, str](), set[int](), others.all_known()
     for script, loop in others.loops.asking():
-        sealed, fresh = partial(sealed_at, script, known), {place for place in loop.written if not place.path}
-        told |= sealed([place for place in loop.written if place.path and place.base not in fresh], called=False)
+        sealed, fresh = partial(sealed_at, script, known), {place.root for place in loop.written if not place.path}
+        hidden = fresh | (own_names(script.loop[0]) if loop.shares_locals else frozenset())
+        told |= sealed([place for place in loop.written if place.path and place.root not in hidden], called=False)
         told |= {**sealed(loop.dealt.told), **sealed(loop.carried)}
         asked |= sealed([place for place in loop.found if place not in loop.dealt.told], called=False).keys()
         asked |= sealed(loop.dealt.around).keys()

@@ -12,6 +12,7 @@ Invariant: no code of the script, or of the object, is run here. Only its class 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Set
 from functools import partial
 from io import BufferedRandom, BufferedReader, BytesIO, FileIO, StringIO, TextIOWrapper
@@ -32,7 +33,7 @@ import torch
 
 from taskd.state.places import NOTHING, Path, Place, space_of
 from taskd.state.script import Script
-from taskd.state.sources import is_the_scripts, passed_over
+from taskd.state.sources import is_a_scripts_file, passed_over
 
 _DESCRIPTORS = (ClassMethodDescriptorType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType)
 """What is in a class that was not written in Python."""
@@ -56,6 +57,8 @@ _READING = ("read", "recv", "next", "__next__")
 """Prefixes of methods that read."""
 _ELSEWHERE = (("concurrent.futures._base", "Future"), ("_asyncio", "Future"), ("_asyncio", "Task"))
 """The outcome of something that runs by itself."""
+_SAY_LITTLE = frozenset(("done", "running", "cancelled", "cancel", "add_done_callback", "fileno", "isatty"))
+"""Methods that neither change what an object keeps nor tell it."""
 _HEAP_TYPE = 1 << 9
 """The flag of a class that was made while the interpreter runs."""
 _NO_OBJECTS = (ModuleType, FunctionType, type, torch.nn.Module)
@@ -82,7 +85,7 @@ def sealed_at(script: Script, known: Set[int], places: Iterable[Place], called: 
     `called`: these are functions and methods that are called, or what they get; otherwise attributes and items."""
     found = dict[int, str]()
     for one in _there(script, known, places):
-        inside = not is_the_scripts(type(one.value)) if called else not (one.rest and one.rest[0][0])
+        inside = not _is_the_scripts(one.value) if called else not (one.rest and one.rest[0][0])
         if _is_called_there(one) if called else _is_kept_there(one):
             sealed = sealed_in(one.value, inside)
             found |= {part: f"{one.name} (a {kind})" for part, kind in sealed.items() if part not in known}
@@ -128,10 +131,12 @@ def _is_called_there(at: _At) -> bool:
     """Whether this object itself is called, or a method that is not followed: one of a library."""
     if not at.rest or not at.rest[0][0]:
         return True
+    if at.rest[0][1] in _SAY_LITTLE:
+        return False
     method = _of_class(at.value, at.rest[0][1])
     if type(method) is FunctionType:
         return passed_over(method.__code__.co_filename, method.__code__.co_name)
-    return method is not None or not is_the_scripts(type(at.value))
+    return method is not None or not _is_the_scripts(at.value)
 
 
 def _is_kept_there(at: _At) -> bool:
@@ -140,6 +145,11 @@ def _is_kept_there(at: _At) -> bool:
         return False
     is_attribute, name = at.rest[0]
     return not is_attribute or type(_of_class(at.value, name)) is GetSetDescriptorType
+
+
+def _is_the_scripts(value: Any) -> bool:
+    """Whether the script defines the class of this object."""
+    return is_a_scripts_file(sys.modules.get(_room_of(type(value), whole=True)))
 
 
 def _of_class(value: Any, name: str) -> Any:

@@ -96,6 +96,9 @@ def test_what_is_handed_on(body: str, carried: str) -> None:
         ("other.add(step)\nif other.total() > 3:\n    step.skip()", "other.add", "other.total"),
         ("other.add(step)\nprint(other.total())", "other.add", ""),  # only shown
         ("n = self.base.get(step)\nself.all.append(n)", "self.all.append", ""),  # only kept
+        ("n = self.base.get(step)\nn.append(1)\nself.run(n)", "", "self.base.get"),  # a list of its own
+        ("n = self.all\nn.append(1)\nself.run(n)", "self.all self.all.append", ""),
+        ("library.save(self.base)\nself.run(self.base.ask())", "", "self.base.ask"),
         ("n = other.read()\nself.all.append(round(n))\n(n * step).backward()", "self.all.append", "other.read"),
         (
             "n = torch.tensor(other.read())\nself.scaler.scale(n).backward()",
