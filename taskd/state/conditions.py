@@ -10,7 +10,8 @@ import ast
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from taskd.state.expressions import EMPTIES, KEEPS, Expressions, name_of
+from taskd.state.expressions import Expressions
+from taskd.state.methods import EMPTIES, KEEPS, name_of
 from taskd.state.nodes import all_in, stored_in
 from taskd.state.places import Place
 from taskd.state.statements import blocks_of, pairs

@@ -12,51 +12,12 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from types import CodeType
 
+from taskd.state.methods import ADDS, EDITS, EMPTIES, GATHERS, KEEPS, MEETS, TAKES, changes, name_of, saves, shows
 from taskd.state.nodes import all_in, names_in, stored_in
 from taskd.state.places import ANY, Place
 from taskd.state.reach import Called, Names, Reach, named_in, place_of
 from taskd.state.track import EFFECT, NOWHERE, Sink, Track
 
-_SHOWS = (
-    *("print", "log", "info", "debug", "warn", "error", "write", "show", "display", "report", "plot"),
-    *("add_scalar", "add_image", "add_hist", "add_text", "set_post", "set_desc"),
-    *("dump", "savefig", "savetxt", "savez", "to_csv", "to_json", "semilog", "fill_between"),
-    *("set_title", "set_xl", "set_yl", "lineplot", "histplot", "add_row"),
-)
-"""Prefixes of functions that only show their arguments."""
-_EDITS = frozenset(
-    (
-        *(
-            "append",
-            "appendleft",
-            "extend",
-            "insert",
-            "pop",
-            "popleft",
-            "popitem",
-            "remove",
-            "discard",
-            "sort",
-            "reverse",
-        ),
-        *("setdefault", "clear", "to", "cuda", "cpu"),
-    )
-)
-"""Methods of lists, dicts and tensors."""
-_SAVES = ("save", "to_", "push_to", "flush", "close", "commit")
-"""Prefixes of methods that write down what their object has."""
-KEEPS = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put", "push"})
-"""Methods that put their arguments into their object."""
-_TAKES = frozenset({"pop", "popleft", "popitem", "remove", "discard", "sort", "reverse"})
-EMPTIES = frozenset({"clear", "zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "set_"})
-"""Methods that overwrite all that was there."""
-_MEETS = frozenset({"all_reduce", "reduce", "broadcast", "all_gather_object", "gather_object", "broadcast_object_list"})
-"""Collectives: what each of their arguments holds afterwards comes from all of them. Others fail if ranks have more or
-less to give, as a newcomer may."""
-_GATHERS = frozenset({"append", "appendleft", "extend", "insert", "add"})
-"""Methods that leave in their object what it had, whatever it is. Others do so in a container."""
-_ADDS = frozenset({"add_", "sub_", "index_add_", "scatter_add_"})
-_HARMLESS = frozenset({"requires_grad_", "share_memory_", "clip_grad_norm_", "clip_grad_value_"})
 _FOLLOWED = 200
 """At most this many calls are followed: functions that call each other would be followed for ever."""
 _DEPTH = 8
@@ -248,12 +209,13 @@ class Expressions:
         if call in self.asked:
             self.track.reads(ASKED, result)
         if not self.is_own(call) and call is not self.entered:
-            reached = [filter(None, map(self.place, nodes)) for nodes in _dealt_with(call)]
+            tells = any(call is one for one in self.tells)
+            reached = [filter(None, map(self.place, nodes)) for nodes in _dealt_with(call, tells)]
             function, given = (
                 [one for place in every for one in (place, *self.track.meant(place))] for every in reached
             )
-            if any(call is one for one in self.tells):
-                self.track.dealings.tells(function, given, name_of(call) in _EDITS)
+            if tells:
+                self.track.dealings.tells(function, given, name_of(call) in EDITS)
             elif sink != NOWHERE:
                 self.track.dealings.asks((*function, *given), sink)
         if changes(call):
@@ -264,15 +226,15 @@ class Expressions:
             into: Sink = sink
             if place is not None and name in KEEPS:
                 into = EFFECT if self.reach.is_of_a_library(place) else (place,)
-            elif name in _MEETS and self.reach.is_collective(call.func, self._names):
+            elif name in MEETS and self.reach.is_collective(call.func, self._names):
                 into = self._of_collective(call, result)
             elif name.endswith("_") and not name.endswith("__"):
                 into = EFFECT
             self.read(call.func, NOWHERE if name in KEEPS and not sink else sink)
             for part in (*call.args, *call.keywords):
                 self.read(part, into)
-            if place is not None and name in KEEPS | _TAKES:
-                if self.partly and (name in _GATHERS or self.reach.is_container(place)):
+            if place is not None and name in KEEPS | TAKES:
+                if self.partly and (name in GATHERS or self.reach.is_container(place)):
                     self.track.reads(place, (place,))  # the rest of it stays
                 self.track.changes(place)
         elif isinstance(call.func, ast.Name) and called.function.__closure__:
@@ -308,7 +270,7 @@ class Expressions:
                 self.track.empties(source) if gets_nothing else self.track.overwrites(source)
             else:
                 self.track.reads(source, (source,))
-                self.track.changes(source, alters=not names <= _ADDS)
+                self.track.changes(source, alters=not names <= ADDS)
             if sink != NOWHERE:
                 self.track.reads(source, sink)
 
@@ -380,13 +342,13 @@ def _makers(call: ast.Call) -> Iterator[ast.Call]:
             at = at.func
 
 
-def _dealt_with(call: ast.Call) -> tuple[list[ast.expr], list[ast.expr]]:
+def _dealt_with(call: ast.Call, tells: bool = False) -> tuple[list[ast.expr], list[ast.expr]]:
     """Return the function or method that is called, or has given the object of which it is a method; and what the call
-    gets, unless it shows or saves that. A method that saves what its object has is no call of it."""
+    gets, unless it only shows that. `tells`: nobody uses the result; then a call that saves reaches nothing."""
+    if tells and saves(call):
+        return [], []
     *_, first = (call, *_makers(call))
-    saves = name_of(call).startswith(_SAVES)
-    given = [] if saves or shows(call) else [*call.args, *(word.value for word in call.keywords)]
-    return [] if saves else [first.func], given
+    return [first.func], [] if shows(call) else [*call.args, *(word.value for word in call.keywords)]
 
 
 def _made_of(value: ast.expr | None) -> Iterator[ast.expr]:
@@ -429,21 +391,3 @@ def _is_whole(key: ast.expr) -> bool:
 def _belongs_to_others(place: Place) -> bool:
     """Whether it is so deep inside an object that other code which has the object may use it."""
     return len(place.path) - bool(place.module) - (place.root == "self") >= _OWN_PATH
-
-
-def name_of(call: ast.Call) -> str:
-    """Return the name of the called function or method."""
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def shows(call: ast.Call) -> bool:
-    """Whether this call only shows its arguments, judged by its name."""
-    return name_of(call).lstrip("_").startswith(_SHOWS)
-
-
-def changes(call: ast.Call) -> bool:
-    """Whether this call changes something in place."""
-    name = name_of(call)
-    in_place = name.endswith("_") and not name.endswith("__") and name not in _HARMLESS
-    return isinstance(call.func, ast.Attribute) and (in_place or name == "clear")

@@ -21,8 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from taskd.state.conditions import Conditions
 from taskd.state.dealings import Dealt
-from taskd.state.expressions import ITEM, Ends, Expressions, changes, name_of, unused
+from taskd.state.expressions import ITEM, Ends, Expressions, unused
 from taskd.state.guards import Guards
+from taskd.state.methods import changes, name_of
 from taskd.state.nodes import all_in, locals_of, names_in, text_of
 from taskd.state.places import Place, Places
 from taskd.state.reach import LOCAL, Reach

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from taskd.state.expressions import Expressions, name_of
+from taskd.state.expressions import Expressions
+from taskd.state.methods import name_of
 from taskd.state.nodes import all_in
 from taskd.state.places import Place
 from taskd.state.statements import pairs

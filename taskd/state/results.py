@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
-from taskd.state.expressions import ASKED, name_of
+from taskd.state.expressions import ASKED
 from taskd.state.flow import Flow
+from taskd.state.methods import name_of
 from taskd.state.nodes import all_in
 from taskd.state.places import Place
 from taskd.state.reach import Names, Reach

@@ -106,6 +106,8 @@ def test_what_is_handed_on(body: str, carried: str) -> None:
             "other.read self.scaler.scale torch.tensor",
         ),
         ("self.base.save(step)\nself.run(self.base(1))", "", "self.base"),  # saving changes nothing
+        ("other.add(step)\nself.run(other.to_value())", "other.add", "other.to_value"),
+        ("other.add(step)\nother.flush()\nn = other.flush()\nself.run(n)", "other.add", "other.flush"),
     ],
 )
 def test_what_is_told_and_asked(body: str, told: str, asked: str) -> None:

@@ -6,8 +6,8 @@ each step asks for. "hash": a running hash gives each step its weight. "stream":
 the one before held takes its place. "fresh": each step makes a hash of its own. "log": a stream in memory that is only
 written. "index": a table that is only asked. "apart": only the rank that dies has a table. "alias": the table has
 another name in a function. "line": each step reads a line of a file. "array": an array of the standard library.
-"future": each step uses what the one before has begun. "group": a group of processes. "rows": a table that is only
-written. "saving": a thread saves something meanwhile.
+"future": each step uses what the one before has begun. "packed": each step uses the bytes that a packer flushes.
+"group": a group of processes. "rows": a table that is only written. "saving": a thread saves something meanwhile.
 """
 
 import hashlib
@@ -151,6 +151,12 @@ def by_packer(loss: float) -> float:
     return float(1 + len(kept.copy().flush()) / 100)
 
 
+def by_packed_bytes(loss: float) -> float:
+    """Pack all losses, and use the bytes that are ready."""
+    kept.compress(struct.pack("d", loss))
+    return float(1 + zlib.crc32(kept.flush(zlib.Z_SYNC_FLUSH)) % 100 / 100)
+
+
 def by_hash_of_its_own(loss: float) -> float:
     """Hash this loss alone."""
     own = hashlib.sha256()
@@ -186,6 +192,7 @@ weigh, made = {
     "hash": (by_hash, hashlib.sha256),
     "stream": (by_stream, io.BytesIO),
     "replaced": (by_packer, zlib.compressobj),
+    "packed": (by_packed_bytes, zlib.compressobj),
     "fresh": (by_hash_of_its_own, dict),
     "log": (with_a_log, io.StringIO),
     "index": (by_index, table),

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
         ("hash", "kept (a _hashlib.HASH)"),
         ("stream", "kept (a _io.BytesIO)"),
         ("replaced", "kept (a zlib.Compress)"),
+        ("packed", "kept (a zlib.Compress)"),
     ],
 )
 def test_what_steps_compute_with_starts_over(check: Check, kind: str, name: str, place: str) -> None:
