@@ -47,12 +47,14 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
         *nodes: Sequence[str],
         port: int = 0,
         within: Sequence[Sequence[str]] = (),
+        warm: bool = False,
         **env: str | None,
     ) -> Launched:
         folder = tmp_path / f"run{len([*tmp_path.iterdir()])}"
         folder.mkdir()
         nodes = nodes or (("--nproc-per-node=2", "--master-port", str(free_port())),)
-        return Launched(folder, port or free_port(), *TRAINS, nodes=nodes, env=env, program=program, within=within)
+        where = {"nodes": nodes, "program": program, "within": within, "warm": warm}
+        return Launched(folder, port or free_port(), *TRAINS, env=env, **where)
 
     return begin
 
@@ -61,7 +63,7 @@ def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
 def calm(start: Start) -> list[str]:
     """Return the weights of the undisturbed run. It runs once for all tests of this file."""
     if not _calm:
-        with start(("-m", "taskd.run")) as job:
+        with start(("-m", "taskd.run"), warm=True) as job:
             job.end()
         _calm.extend(job.said("weights"))
     return _calm

@@ -99,7 +99,8 @@ def test_a_job_without_restarts_loses_no_step(run: Run, kind: str, place: str, a
     saver = 1 if kind == "first" else 0
     assert len(ended.said("saves")) == 1, ended.text
     done = torch.load(ended.folder / "last.pt")["done"]
-    assert done in (at, at + 1)
+    least = at - (kind == "first")  # rank 1 may not have ended the step before, and nobody has its update then
+    assert least <= done <= at + 1
     assert f"rank {saver} wrote the last checkpoint, after {done} updates" in ended.text, ended.text
     job = run(kind, "nowhere", -1)
     assert job.said("goes") == [f"on from {done}"] * 2, job.text
