@@ -6,8 +6,8 @@ waits lets go of the GIL. System errors are OSError with an errno; wrong argumen
 numbers that do not fit their field. Nothing here decides what an observation means.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, final
 
 PAGE_BYTES: int
 PAGE_VERSION: int
@@ -206,6 +206,10 @@ def keep_on_fork(fd: int) -> None:
 
 def hold_gil(seconds: float) -> None:
     """Keeps the GIL, for tests and benchmarks of what others do meanwhile."""
+
+def listen(listener: Callable[[str, tuple[Any, ...]], None] | None) -> None:
+    """Tells this function, in place of the one before, of Python's audit events about files, folders, programs, sockets
+    and databases. An error that it raises keeps the act from happening."""
 
 def bench_store(n: int) -> float:
     """Nanoseconds that one store takes in native code, over `n` stores into a page of its own."""

@@ -1,7 +1,7 @@
 // Python's view of the native part: taskd._native.
 //
-// Why here: only this file, module_rail.cpp and records.hpp know pybind11 and the GIL. Code that waits lets go of the
-// GIL; code that takes nanoseconds keeps it. taskd/_native.pyi says what each name does.
+// Why here: only this file, module_audit.cpp, module_rail.cpp and records.hpp know pybind11 and the GIL. Code that
+// waits lets go of the GIL; code that takes nanoseconds keeps it. taskd/_native.pyi says what each name does.
 //
 // Does not: decide anything, or know torch.
 #include <pybind11/pybind11.h>
@@ -12,6 +12,7 @@
 #include "native/digest.hpp"
 #include "native/fork_guard.hpp"
 #include "native/mapping.hpp"
+#include "native/module_audit.hpp"
 #include "native/module_rail.hpp"
 #include "native/process.hpp"
 #include "native/records.hpp"
@@ -363,4 +364,5 @@ PYBIND11_MODULE(_native, module) {
     bind_process(module);
     bind_digest(module);
     bind_rails(module);
+    bind_audit(module);
 }

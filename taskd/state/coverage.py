@@ -44,10 +44,15 @@ _TAKES = (
     "the loop takes what comes next from {names} by itself, and no repair puts an iterator or a queue back: {over}; "
     "let taskd.session().steps() go over one loader that gives all that a step needs"
 )
-_SEALED = (
+SEALED = (
     "steps change {names} and compute with what it gives, and nobody can see what is in it, so no repair puts it back: "
     "{over}; keep what steps need of it in an object with state_dict() and load_state_dict(), and name that in "
     "taskd.session().register(local=...)"
+)
+IN_FILES = (
+    "steps read {names}, which was written while the loops ran, and no repair puts a file back: {over}; keep what "
+    "steps need of it in an object with state_dict() and load_state_dict(), and name that in "
+    "taskd.session().register(local=...), or let session.between() read it"
 )
 _SHARED_BY_SOME = "the model's replicas are on some ranks, not on all, and which ranks hold the same is not known"
 _HANDED_ON = (
@@ -198,9 +203,10 @@ class Coverage:
         self.flaws.append(_TAKES.format(names=listed(names), over=STARTS_OVER))
         return self.flaws[-1:]
 
-    def keeps_sealed(self, names: list[str]) -> list[str]:
-        """Note that steps use objects in which nobody can see. Return a sentence about that."""
-        found = [_SEALED.format(names=listed(names), over=STARTS_OVER)] if names else []
+    def keeps(self, where: str, names: list[str]) -> list[str]:
+        """Note that steps keep something where no repair puts it back. `where`: SEALED or IN_FILES. Return a sentence
+        about that."""
+        found = [where.format(names=listed(names), over=STARTS_OVER)] if names else []
         self.flaws += [] if self.flaws else found
         return found
 

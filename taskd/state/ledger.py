@@ -32,6 +32,20 @@ class Early:
 
 
 @dataclass(slots=True)
+class SetUp:
+    """What was done before the first loop, and when it was over."""
+
+    early: list[Early] = field(default_factory=list)
+    """The work."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """The numbers of each session.epochs()."""
+    over: float = 0.0
+    """The time at which the first process of this rank came to its first loop. 0: it has not."""
+    made: dict[str, int] = field(default_factory=dict)
+    """The files that the last newcomer has made, and when they were last written, in nanoseconds."""
+
+
+@dataclass(slots=True)
 class Ledger:
     """The ledger of one rank, continued by each newcomer, since all ranks were started together."""
 
@@ -41,12 +55,8 @@ class Ledger:
     """How many pieces of work between loops all ranks have ended."""
     followed: int = 0
     """For how many of them the work that follows (`then`) is done, too."""
-    early: list[Early] = field(default_factory=list)
-    """The work before the first loop."""
-    epochs: list[tuple[int, int]] = field(default_factory=list)
-    """The numbers of each session.epochs()."""
-    began: float = 0.0
-    """The time at which the first process of this rank came to its first loop. 0: it has not."""
+    set_up: SetUp = field(default_factory=SetUp)
+    """What was done before the first loop."""
     after: bytes = b""
     """This rank's local state after the last piece of work."""
     failed_at: int = NEVER
@@ -68,9 +78,11 @@ class Ledger:
         parts = tree.unpack(data)
         try:
             self.passed, self.followed = parts["passed"], parts["followed"]
-            self.early = [Early(*one) for one in parts["early"]]
-            self.epochs = [(first, count) for first, count in parts["epochs"]]
-            self.began = parts["began"]
+            early, epochs = (
+                [Early(*one) for one in parts["early"]],
+                [(first, count) for first, count in parts["epochs"]],
+            )
+            self.set_up = SetUp(early, epochs, parts["set_up_over"], {**parts["made"]})
             self.after, self.failed_at, self.failure = parts["after"], parts["failed_at"], parts["failure"]
             self.owed_of, self.owed, self.paid = parts["owed_of"], [*parts["owed"]], parts["paid"]
             self.note = Note.of(parts["note"])
@@ -83,9 +95,10 @@ class Ledger:
         parts = {
             "passed": self.passed,
             "followed": self.followed,
-            "early": [[one.result, one.followed] for one in self.early],
-            "epochs": self.epochs,
-            "began": self.began,
+            "early": [[one.result, one.followed] for one in self.set_up.early],
+            "epochs": self.set_up.epochs,
+            "set_up_over": self.set_up.over,
+            "made": self.set_up.made,
             "after": self.after,
             "failed_at": self.failed_at,
             "failure": self.failure,

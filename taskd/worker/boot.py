@@ -247,7 +247,8 @@ def _note_reads(repair: LaunchedRepair) -> None:
         ledger = Ledger(repair.record_ledger)
         with contextlib.suppress(PeerError):  # the session says it
             ledger.adopt(found)
-            reads.watch(ledger.began)
+            if ledger.set_up.over:
+                reads.watch(ledger.set_up.over, ledger.set_up.made)
 
 
 def _copy(request: Request, record: Record, bell: int) -> None:

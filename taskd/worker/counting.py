@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taskd.errors import StepAbandoned
-from taskd.state.coverage import listed
+from taskd.state.coverage import SEALED, listed
 from taskd.state.note import Told, as_said
 from taskd.state.others import lost_sight_of, sealed_things
 from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
 from taskd.state.strange import STARTS_OVER
 from taskd.state.variables import pass_loop
+from taskd.worker import emptied
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
+from taskd.worker.kept_files import KeptFiles
 from taskd.worker.leftovers import Leftovers
 from taskd.worker.notes import Notes
 from taskd.worker.registered import Registered
@@ -87,10 +89,11 @@ class Counting:
         refuse: Callable[[str], None],
         notes: Notes,
         leftovers: Leftovers,
+        files: KeptFiles,
     ) -> None:
         """`refuse` makes all ranks start over and never returns."""
         self._registered, self._repair, self._refuse = registered, repair, refuse
-        self.notes, self.leftovers = notes, leftovers
+        self.notes, self.leftovers, self.files = notes, leftovers, files
         self._local, self._doubts = registered.local, registered.doubts
         self._variables = registered.local.variables
         self.restored = False
@@ -114,6 +117,7 @@ class Counting:
             self._settle(number)
         elif self._tells_again and not early:
             self._tell(self._variables.lacks(number))
+        self.files.turn(number, early)
 
     def put_back(self, number: int) -> list[str]:
         """Set what the script counts to what it was when it got this step, on this rank alone. Return the names of what
@@ -136,6 +140,7 @@ class Counting:
     def passes(self, updates: int) -> None:
         """Note that a loop is over on all ranks. A newcomer that has joined the others only there takes the counters of
         its predecessor."""
+        self._registered.warn(emptied.put_back())
         if not self._variables.inherited.looks:
             return
         self._look(updates)
@@ -167,18 +172,21 @@ class Counting:
             self._look(number, late=True)
             self._hands_on(again=True)
         self._ended = None
+        self._registered.warn(emptied.put_back())
         self.leftovers.body_begins()
         self._variables.others.graphs.step_begins()
 
     def backward_begins(self) -> None:
         """Note that a backward of the script begins."""
         self._variables.others.graphs.backward_begins()
+        self.files.judge()
 
     def body_ended(self, number: int) -> None:
         """Note that the body has run to its end."""
         self._ended = number
         self.leftovers.body_ended()
         self._variables.others.graphs.step_ended()
+        self.files.judge()
 
     def numbers(self, number: int, feed: Feed) -> bool:
         """Set the number that the script's enumerate() gives to this step. Return False if this is impossible."""
@@ -192,6 +200,7 @@ class Counting:
 
     def rehearsal_begins(self) -> Loops:
         """Note that the script gets a rehearsed step. Return what its loops may set."""
+        self.files.rehearses()
         return self._doubts.look(WHAT, self._variables.rehearsal_begins) or []
 
     def rehearsed(self) -> None:
@@ -224,7 +233,7 @@ class Counting:
         found = [] if held is None else self._registered.hands_on(held, closely, again)
         if closely:
             names = self._doubts.look(WHAT, sealed_things, self._variables.others) or []
-            found += self._registered.keeps_sealed(names)
+            found += [*self._registered.keeps(SEALED, names), *self.files.report()]
         coverage = self._registered.coverage
         unlike = self._variables.handed_on(coverage.handed(), coverage.put_back)
         if again and (found or unlike):

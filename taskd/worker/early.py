@@ -38,7 +38,7 @@ class BeforeLoops:
     def do(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Any:
         """Do work before the first loop and return its result. `then` is done once."""
         number, self._works = self._works, self._works + 1
-        early = self._ledger.early
+        early = self._ledger.set_up.early
         if number == len(early):
             early.append(Early())  # before the work, which may fail, or do work itself
             result = work()
@@ -55,15 +55,18 @@ class BeforeLoops:
     def epochs(self, first: int, count: int) -> range:
         """Return the epochs of session.epochs(), if the script says these numbers."""
         number, self._epochs = self._epochs, self._epochs + 1
-        if number == len(self._ledger.epochs):
-            self._ledger.epochs.append((first, count))
+        if number == len(self._ledger.set_up.epochs):
+            self._ledger.set_up.epochs.append((first, count))
             self._ledger.save()
-        return range(*self._ledger.epochs[number])
+        return range(*self._ledger.set_up.epochs[number])
 
     def are_over(self) -> None:
         """Note that a loop begins. A later call does nothing."""
-        reads.end()
-        self._ledger.began = self._ledger.began or time.time()
+        set_up = self._ledger.set_up
+        if set_up.over and not reads.ends():
+            return
+        set_up.made, set_up.over = reads.made(), set_up.over or time.time()
+        self._ledger.save()
 
 
 def _kept(result: Any) -> bytes:

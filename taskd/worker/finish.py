@@ -20,16 +20,15 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd.core.types import Phase
-from taskd.worker import current, hooks
+from taskd.worker import audit, current, hooks
 from taskd.worker.writes import opens_to_write
 
 _STARTS = frozenset({"os.rename", "os.link", "subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"})
@@ -49,21 +48,12 @@ class Finish:
 
     def watch(self) -> None:
         """Follow this script's end from now on."""
+        audit.listen(("open", "torch.save", *_STARTS), self._hears)
         self._handlers = atexit._ncallbacks()  # type: ignore[attr-defined]
         for name, around in (("destroy_process_group", self._destroying), ("init_process_group", self._making)):
             wrapped = around(getattr(c10d, name))
             setattr(c10d, name, wrapped)
             setattr(dist, name, wrapped)
-        writer: Any = torch.serialization
-        opens = writer._open_zipfile_writer
-
-        @functools.wraps(opens)
-        def open_zipfile_writer(*args: Any, **kwargs: Any) -> Any:
-            self._written()  # torch.save opens its file in C++
-            return opens(*args, **kwargs)
-
-        writer._open_zipfile_writer = open_zipfile_writer
-        sys.addaudithook(self._audited)
 
     def script_is_through(self) -> None:
         """Note that the script's last line has run, or that the script has ended itself with exit code 0."""
@@ -106,10 +96,8 @@ class Finish:
             self._writes = True
             hooks.mark_phase(Phase.BETWEEN)
 
-    def _audited(self, event: str, values: tuple[Any, ...]) -> None:
-        if not self._ended or self._writes or _STARTS is None:  # None: the interpreter has cleared this module
-            return
-        if (event == "open" and _writes(*values)) or event in _STARTS:
+    def _hears(self, event: str, args: tuple[Any, ...], _: FrameType) -> None:
+        if self._ended and (event != "open" or _writes(*args)):
             self._written()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from taskd import log
 from taskd.state.around import Around
-from taskd.state.coverage import listed
+from taskd.state.coverage import SEALED, listed
 from taskd.state.found import Findings, buffers_of, plain_in
 from taskd.state.leaves import Thing, leaves_of, moved_between, moved_meanwhile
 from taskd.state.ledger import Ledger
@@ -102,7 +102,7 @@ class Notes:
     def _look(self, loop: int, loader: Any) -> Note:
         others = self._registered.local.variables.others
         things, queues = others.finds(), others.queues()
-        self._registered.keeps_sealed(sealed_things(others))
+        self._registered.keeps(SEALED, sealed_things(others))
         kept = self._around.kept(self._registered.local.known())
         self._leaves, self._clocks, moved, buffers = self._look_at_leaves(), _clocks(), Noted(), dict[str, list[int]]()
         if self._ended is not None:

@@ -153,10 +153,10 @@ class Registered:
         found = {name: digest_of(several) for name, several in tensors.items()}
         return {**found, **loaded_from(loader), **self.coverage.standing()}
 
-    def keeps_sealed(self, names: list[str]) -> list[str]:
-        """Report that steps use objects in which nobody can see. Return the sentence."""
+    def keeps(self, where: str, names: list[str]) -> list[str]:
+        """Report that steps keep something where no repair puts it back: see Coverage.keeps. Return the sentence."""
         is_new = not self.coverage.flaws
-        found = self.coverage.keeps_sealed(names)
+        found = self.coverage.keeps(where, names)
         self.warn(found if is_new else [])
         return found
 

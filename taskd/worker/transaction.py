@@ -32,6 +32,7 @@ from taskd.worker.counting import Counting
 from taskd.worker.effects import Effects
 from taskd.worker.feed import AnotherBatch, Feed
 from taskd.worker.heal import Repair
+from taskd.worker.kept_files import KeptFiles
 from taskd.worker.leftovers import Leftovers
 from taskd.worker.loaders import Loaders
 from taskd.worker.naming import told
@@ -77,7 +78,8 @@ class Transaction:
         self.carried = Carried(registered.replica, registered.local)
         self.effects = Effects(ledger, repair.operations)
         leftovers = Leftovers(registered, repair, step, refuse)
-        self.variables = Counting(registered, repair, refuse, Notes(registered, ledger, repair), leftovers)
+        notes, files = Notes(registered, ledger, repair), KeptFiles(step, ledger, registered, repair, refuse)
+        self.variables = Counting(registered, repair, refuse, notes, leftovers, files)
         self.prover = Prover(registered.replica, repair)
         self._recorder = Recorder(registered, repair, loaders)
         self.feed: Feed | None = None

@@ -24,7 +24,6 @@ import io
 import logging
 import os
 import socket
-import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from types import FrameType
 from typing import Any
 
 from taskd.errors import StepAbandoned
+from taskd.worker import audit
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -57,6 +57,15 @@ def opens_to_write(path: Any, _mode: Any = None, flags: Any = 0, *_: Any) -> boo
     """Whether the audit event `open` with these arguments opens a file for writing. A path that is a descriptor does
     not count: it was checked when it was opened."""
     return not isinstance(path, int) and isinstance(flags, int) and bool(flags & _WRITING)
+
+
+def path_of(name: Any, folder: Any = -1) -> str:
+    """Return the absolute path of a file that an audit event names, relative to the descriptor of a folder if there is
+    one. Raises OSError, TypeError or ValueError if it is no path."""
+    name = os.fsdecode(name)
+    if name.startswith("file:"):  # the name of a database may be written like that
+        name = name[len("file:") :].partition("?")[0]
+    return os.path.abspath(name if folder in (-1, None) else os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name))
 
 
 def _opened(path: Any, *more: Any) -> str:
@@ -128,7 +137,7 @@ class WriteGuard:
     def __enter__(self) -> None:
         global _armed
         self._thread, self._places = threading.get_ident(), _places()
-        _install()
+        audit.listen(_EVENTS, _hears)
         _armed = self
 
     def __exit__(self, *_: object) -> None:
@@ -140,14 +149,14 @@ class WriteGuard:
             self.found = f"the script writes into {grown[0]}, which it has opened before" if grown else ""
         self._thread = -1
 
-    def saw(self, event: str, args: tuple[Any, ...]) -> None:
+    def saw(self, event: str, args: tuple[Any, ...], frame: FrameType) -> None:
         """Check an act that is about to happen. If it is forbidden, raises OSError on threads other than the one that
         entered."""
         global _armed
         what = _EVENTS[event](*args)
-        if not what or _keeps_nothing(args) or threading.current_thread().name.startswith("taskd-"):
+        if not what or keeps_nothing(args[0] if args else None) or threading.current_thread().name.startswith("taskd-"):
             return
-        place = whose(sys._getframe(2))
+        place = whose(frame)
         if not place:
             return
         sentence = f"{place} {what}"
@@ -162,9 +171,8 @@ class WriteGuard:
             raise
 
 
-def _keeps_nothing(args: tuple[Any, ...]) -> bool:
+def keeps_nothing(path: Any) -> bool:
     """Whether the path is a device, shared memory, or below a cache folder."""
-    path = args[0] if args else None
     if not isinstance(path, (str, bytes, os.PathLike)):
         return False
     found = os.path.abspath(os.fsdecode(path))
@@ -235,18 +243,8 @@ def _streams_of_logs() -> Iterator[Any]:
 
 
 _armed: WriteGuard | None = None
-_installed = False
 
 
-def _hook(event: str, args: tuple[Any, ...]) -> None:
-    guard = _armed
-    if guard is not None and event in _EVENTS:
-        guard.saw(event, args)
-
-
-def _install() -> None:
-    """Install the audit hook, once it is first needed: it cannot be removed again."""
-    global _installed
-    if not _installed:
-        _installed = True
-        sys.addaudithook(_hook)
+def _hears(event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+    if (guard := _armed) is not None:
+        guard.saw(event, args, frame)
