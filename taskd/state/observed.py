@@ -5,12 +5,12 @@ list, a hook, a class that counts for all of its objects, a value that is None a
 plain values that the loop can reach (leaves.py) are looked at whenever a step is handed out. What differs from the
 first look is kept, and a newcomer gets it. A step that is done again finds what its first attempt has found.
 
-Failure modes: a look takes too long; a value cannot be made again (an Enum) or has no place where it can be set; a
+Failure modes: a look takes too long; a value cannot be made again (remade.py) or has no place where it can be set; a
 handler of a signal has set it meanwhile; a flag says that something was done which no repair undoes; a number is the
 position of an iterator. Invariants: looks take MOST_SHARE of the time at most, or there are none; then all start over
 after a death, if steps had changed something by that time (`lost_sight`). What cannot be set is named. So is a flag
 that should be otherwise, unless the source shows where it is set. A flag that guards what is done only once is left
-alone and named. What handlers of signals set is left alone.
+alone and named. A text that does so in one of several phases is named, too. What handlers of signals set is left alone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from enum import Enum
 from types import CellType
 from typing import Any, NamedTuple
 
+from taskd.errors import PeerError
 from taskd.state.crowds import Crowd
 from taskd.state.handlers import Handlers, of_signals
 from taskd.state.leaves import GONE, HOOK, At, Leaf, Thing, stored_leaves
@@ -63,6 +65,8 @@ class Seen(NamedTuple):
     """Where it may set something."""
     guards: Set[int | str | Spot]
     """Where flags are that guard what is done only once."""
+    phases: Set[int | str | Spot]
+    """Where something is that does so in one of several phases."""
 
 
 @dataclass(slots=True)
@@ -161,7 +165,12 @@ class Observed:
             elif leaf is None or wanted == GONE or not can_be_given(wanted) or _has_a_namesake(name, rows):
                 (given.left if markers_stay and wanted in _NOT_DONE else given.missed).append(name)
             else:
-                _give(name, leaf, unpacked(wanted), seen, given, markers_stay)
+                try:
+                    value = unpacked(wanted)
+                except PeerError:  # a newcomer has not imported its class yet
+                    given.missed.append(name)
+                else:
+                    _give(name, leaf, value, seen, given, markers_stay)
         for name, leaf in [] if given.left else made:  # what is left may say that it was made
             if leaf.at is None:
                 given.own[name] = None
@@ -216,6 +225,8 @@ def _give(name: str, leaf: Leaf, value: Any, seen: Seen, given: Given, markers_s
     flags, guards = kinds & {bool, type(None)}, not kinds & {int, float} or bool(kinds & {bool, type(None)})
     if guards and _is_in(name, leaf, seen.guards):
         given.left.append(name)
+    elif (str in kinds or issubclass(type(value), Enum)) and _is_in(name, leaf, seen.phases):
+        given.missed.append(name)
     elif (bool in flags and not _is_in(name, leaf, seen.written)) or _has_an_iterator_beside(leaf):
         (given.left if markers_stay and not value else given.missed).append(name)
     elif leaf.at is None and not filled(leaf.value, value):

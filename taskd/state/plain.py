@@ -1,8 +1,9 @@
 """Plain values as bytes: numbers, text, flags, nothing, and lists, tuples, dicts, sets and deques of them.
 
 A value made from the bytes is equal and of the same type, with two exceptions: a defaultdict loses its factory, and a
-bytearray becomes bytes. Some plain values are too large to be kept, or cannot be made again without code of the script.
-They become a digest, which can be compared but not given. The bytes say whether they are a value or a digest.
+bytearray becomes bytes. Other objects are made again from plain parts (remade.py). Some values are too large to be
+kept, or cannot be made again without code of the script. They become a digest, which can be compared but not given. The
+bytes say whether they are a value or a digest.
 
 It is one call of msgpack, so a long history of numbers costs little. Values that msgpack does not know go to `_other`.
 No code of the script is run; only objects of the standard library are asked for their text.
@@ -16,7 +17,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Set
 from datetime import date, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from fractions import Fraction
 from itertools import islice
 from typing import Any
@@ -25,6 +26,7 @@ import msgpack
 import torch
 
 from taskd.errors import PeerError
+from taskd.state.remade import is_named_tuple, made_from, parts_of
 from taskd.state.tree import bytes_of
 
 MOST_BYTES = 8 << 20
@@ -51,7 +53,7 @@ _SHOWN = (Enum, Decimal, Fraction, date, time, timedelta)
 """Types whose text says everything about a value."""
 _DIGEST = b"\xc1"
 """The first byte of a digest. Nothing that msgpack writes begins with it."""
-_LARGE, _TUPLE, _SET, _FROZEN, _DEQUE, _COMPLEX, _NUMPY, _DICT, _TENSOR, _ARRAY = range(1, 11)
+_LARGE, _TUPLE, _SET, _FROZEN, _DEQUE, _COMPLEX, _NUMPY, _DICT, _TENSOR, _ARRAY, _REMADE = range(1, 12)
 _DICTS = (OrderedDict, defaultdict, Counter)
 
 Noted = dict[str, bytes]
@@ -204,7 +206,9 @@ def _other(value: Any) -> Any:
     """Convert a value that msgpack does not write by itself, or would not give back as it was."""
     if (parts := _parts(value)) is not None:
         return [msgpack.ExtType(parts[0], b""), *parts[1]]
-    if issubclass(kind := type(value), _SHOWN) or _is_named(kind):
+    if (remade := parts_of(value)) is not None:
+        return [msgpack.ExtType(_REMADE, b""), *remade]
+    if issubclass(kind := type(value), _SHOWN) or is_named_tuple(kind):
         raise _OnlyComparedError
     raise _NotPlainError
 
@@ -222,10 +226,17 @@ def _other_shown(value: Any) -> Any:
     if (parts := _parts(value)) is not None:
         return [parts[0], *parts[1]]
     if issubclass(kind := type(value), _SHOWN):
-        return [kind.__qualname__, value.name if isinstance(value, Enum) else repr(value)]
-    if _is_named(kind):
+        return [kind.__qualname__, _text_of(value)]
+    if is_named_tuple(kind):
         return [kind.__qualname__, *tuple.__iter__(value)]
     raise _NotPlainError
+
+
+def _text_of(value: Any) -> str:
+    """Return the text that says everything about such a value."""
+    if isinstance(value, Flag):
+        return str(value._value_)  # the name of several flags together is empty on some versions of Python
+    return value.name if isinstance(value, Enum) else repr(value)
 
 
 def _parts(value: Any) -> tuple[int, Iterable[Any]] | None:
@@ -305,8 +316,5 @@ _MAKERS: dict[int, Callable[..., Any]] = {
     _DICT: _dict,
     _TENSOR: _tensor,
     _ARRAY: _array,
+    _REMADE: made_from,
 }
-
-
-def _is_named(kind: type) -> bool:
-    return issubclass(kind, tuple) and hasattr(kind, "_fields")

@@ -42,7 +42,7 @@ _SEEN = frozenset(
     (
         *("collections", "types", "functools", "itertools", "operator", "enum", "abc", "typing", "zoneinfo"),
         *("datetime", "decimal", "re", "struct", "_struct", "sys", "weakref", "_weakref", "_weakrefset", "uuid"),
-        *("random", "_random", "_json", "json"),
+        *("random", "_random", "_json", "json", "_contextvars"),
     )
 )
 """Modules whose classes keep nothing, or nothing that taskd does not see in another way."""

@@ -25,6 +25,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -355,10 +356,15 @@ def _changes(one: Values, other: Values) -> Values:
 
 
 def _unmoved(there: dict[str, Any], seen: Look) -> set[str]:
-    """Return the names of flags and texts that steps hand on and that none has changed: perhaps the last one did, and
-    this rank has not seen that."""
-    plain = {name for name, value in there.items() if is_scalar(value) and type(value) not in NUMBERS}
+    """Return the names of flags, texts and members of Enums that steps hand on and that none has changed: perhaps the
+    last one did, and this rank has not seen that."""
+    plain = {name for name, value in there.items() if _is_a_mark(value)}
     return plain - seen.moved - seen.every.keys()
+
+
+def _is_a_mark(value: Any) -> bool:
+    """Whether it is a flag, a text or a member of an Enum."""
+    return (is_scalar(value) and type(value) not in NUMBERS) or issubclass(type(value), Enum)
 
 
 def _sums(value: Any) -> bool:

@@ -13,8 +13,12 @@ from taskd.state.note import Note, Told, to_refuse, to_take
 from taskd.state.plain import Noted, packed
 
 
-class Point(NamedTuple):
+class Parts(NamedTuple):
     x: int
+
+
+class Point(Parts):
+    """Has a dict beside its parts, so it cannot be made again."""
 
 
 def noted(**values: Any) -> Noted:

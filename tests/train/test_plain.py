@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime, timedelta
+from datetime import time as hour
+from decimal import Decimal
+from enum import Enum, Flag, IntEnum
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +24,39 @@ from taskd.state.plain import MOST_BYTES, Noted, can_be_given, filled, packed, u
 
 
 class Point(NamedTuple):
-    x: int
+    x: Any
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Outer:
+    class Colour(Enum):
+        BLUE = "blue"
+
+
+class Whole(IntEnum):
+    ONE = 1
+
+
+class Rights(Flag):
+    READ = 1
+    WRITE = 2
+    GRANT = 4
+
+
+def of_a_function(x: int) -> Any:
+    """Return a named tuple of a class that nobody finds by its name."""
+
+    class Local(NamedTuple):
+        x: int
+
+    return Local(x)
+
+
+class Wide(Point):
+    """Has a dict beside its parts."""
 
 
 @pytest.mark.parametrize(
@@ -29,6 +65,8 @@ class Point(NamedTuple):
         *(1, -(2**80), 0.5, True, None, "text", b"bytes", 1j, np.float64(0.5), np.int32(3), np.bool_(True)),
         *([1, [2.0, "a"]], (1, 2), {"a": [None], 3: (True,)}, {1, 2}, frozenset("ab"), [[[[[1]]]]], {(1, 2): 3}),
         *(deque([1, 2], 3), deque([1]), Counter("aab"), OrderedDict(a=1), [0.5] * 5000, "x" * 5000),
+        *(Point(1), {Point((2, 3)): 4}, Colour.RED, {Colour.RED: Whole.ONE}, Outer.Colour.BLUE, Whole.ONE),
+        *(Decimal("1.50"), Fraction(1, 3), date(2000, 1, 1), datetime(2000, 1, 1, 2, 3, 4, 5), timedelta(1, 2, 3)),
     ],
 )
 def test_what_is_plain(value: Any) -> None:
@@ -45,13 +83,29 @@ def test_what_is_not(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "other"),
     [
-        (Point(1), Point(2)),
-        ([Point(1), {(2, 3)}], [Point(1), {(2, 4)}]),
-        (date(2000, 1, 1), date(2000, 1, 2)),
+        (of_a_function(1), of_a_function(2)),
+        ([of_a_function(1), {(2, 3)}], [of_a_function(1), {(2, 4)}]),
+        (Wide(1), Wide(2)),
+        (Rights.READ | Rights.WRITE, Rights.READ),
+        (Rights.READ | Rights.WRITE, Rights.READ | Rights.GRANT),
+        (Point([1]), Point([2])),
+        (Point((1, {2})), Point((1, {3}))),
+        (hour(1, 2), hour(1, 3)),
         ("x" * MOST_BYTES, "y" + "x" * (MOST_BYTES - 1)),
         ([*range(2 << 20)], [*range(1, 1 + (2 << 20))]),
     ],
-    ids=["named tuple", "in a list", "date", "text", "list"],
+    ids=[
+        "named tuple",
+        "in a list",
+        "more",
+        "flags",
+        "two flags",
+        "a list inside",
+        "a set inside",
+        "time",
+        "text",
+        "list",
+    ],
 )
 def test_what_is_only_compared(value: Any, other: Any) -> None:
     data = packed(value)
