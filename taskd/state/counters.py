@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from taskd.state.dealings import Dealt
 from taskd.state.elsewhere import Method, asked, goes_along, moved, numbered
 from taskd.state.flow import Flow
-from taskd.state.guards import Guarding
 from taskd.state.nodes import all_in
 from taskd.state.places import ANY, NOTHING, NUMBERS, Place
 from taskd.state.reach import LOCAL, Reach
@@ -130,7 +129,7 @@ class Loop(NamedTuple):
     """Places that a step reads before it sets them, whatever it does with the value."""
     shares_locals: bool = False
     """Whether its function calls locals(): reading its frame would change what that has returned."""
-    guards: Guarding = Guarding()
+    guards: tuple[Place, ...] = ()
     """Flags that guard what is done only once."""
     numbered: Numbered = Numbered()
 
@@ -258,7 +257,7 @@ def of_loop(
         dealt=Dealt(*(frozenset(one for one in places if one.root not in unseen) for places in hopeful.dealt)),
         exposed=_by_text(hopeful.handed_on),
         shares_locals=shares,
-        guards=Guarding(*(a | b for a, b in zip(hopeful.guards, other.guards, strict=True))),
+        guards=_by_text(hopeful.guards | other.guards),
         numbered=Numbered(
             any(place.root in beside for flow in flows for place in flow.track.leads()), settable, numbered(node)
         ),

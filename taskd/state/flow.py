@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from taskd.state.conditions import Conditions
 from taskd.state.dealings import Dealt
 from taskd.state.expressions import ITEM, Ends, Expressions, unused
-from taskd.state.guards import Guarding, Guards
+from taskd.state.guards import Guards
 from taskd.state.methods import changes, name_of
 from taskd.state.nodes import all_in, locals_of, names_in, text_of
 from taskd.state.places import Place, Places
@@ -52,7 +52,7 @@ class Flow:
         self.found = set[Place]()
         """Places that it finds already set when it begins, and whose values have an effect."""
         self._guards = Guards(self.values)
-        self.guards = Guarding()
+        self.guards = set[Place]()
         """Places that guard what it does only once."""
         self.computes = set[Place]()
         """Places that a step finds as another step has left them, and that have an effect in this function."""

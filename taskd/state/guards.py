@@ -3,16 +3,13 @@
 No repair undoes what was done, so the guard must stay as it is. A guard is read by the condition of a block, and the
 block sets it and calls something or raises. A function that begins with `if done: return` is such a block, too. A
 guard is set nowhere else, so a flag that toggles is none. A flag that only ends a phase
-(`if warm and loss < 1: warm = False`) is none, either. A text may stand for more than two phases, and is such a guard
-in one of them only. This module does NOT know any values.
+(`if warm and loss < 1: warm = False`) is none, either. This module does NOT know any values.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from taskd.state.expressions import Expressions
 from taskd.state.methods import name_of
@@ -24,15 +21,6 @@ _FILLS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"}
 """Methods that put something into a container."""
 _REGISTER = ("register", "add_", "parametri", "subscribe", "attach")
 """With these begin the names of calls that leave something behind, even if somebody keeps their result."""
-
-
-class Guarding(NamedTuple):
-    """Places that guard what a loop does."""
-
-    once: AbstractSet[Place] = frozenset()
-    """What is done only once."""
-    at_times: AbstractSet[Place] = frozenset()
-    """The same in one of the blocks that set them. Others set them, too."""
 
 
 class Guards:
@@ -50,10 +38,9 @@ class Guards:
         """The body of that function."""
 
     @property
-    def found(self) -> Guarding:
+    def found(self) -> set[Place]:
         """All guards."""
-        once = {place for place, there in self._guards.items() if self._set_at.get(place, set()) <= there}
-        return Guarding(once, {place for place, there in self._guards.items() if there} - once)
+        return {place for place, there in self._guards.items() if self._set_at.get(place, set()) <= there}
 
     def enter(self, body: Sequence[ast.stmt]) -> tuple[set[Place], Sequence[ast.stmt]]:
         """A function with this body is entered. Return what `leave` needs."""

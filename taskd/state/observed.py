@@ -5,12 +5,12 @@ list, a hook, a class that counts for all of its objects, a value that is None a
 plain values that the loop can reach (leaves.py) are looked at whenever a step is handed out. What differs from the
 first look is kept, and a newcomer gets it. A step that is done again finds what its first attempt has found.
 
-Failure modes: a look takes too long; a value cannot be made again (remade.py) or has no place where it can be set; a
-handler of a signal has set it meanwhile; a flag says that something was done which no repair undoes; a number is the
-position of an iterator. Invariants: looks take MOST_SHARE of the time at most, or there are none; then all start over
-after a death, if steps had changed something by that time (`lost_sight`). What cannot be set is named. So is a flag
-that should be otherwise, unless the source shows where it is set. A flag that guards what is done only once is left
-alone and named. A text that does so in one of several phases is named, too. What handlers of signals set is left alone.
+Failure modes: a look takes too long; a value may be a mark (an Enum), cannot be made again or has no place where it can
+be set; a handler of a signal has set it meanwhile; a flag says that something was done which no repair undoes; a number
+is the position of an iterator. Invariants: looks take MOST_SHARE of the time at most, or there are none; then all start
+over after a death, if steps had changed something by that time (`lost_sight`). What cannot be set is named. So is a
+flag that should be otherwise, unless the source shows where it is set. A flag that guards what is done only once is
+left alone and named. What handlers of signals set is left alone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from taskd.state.leftover import KINDS
 from taskd.state.marks import is_of_numbers
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
+from taskd.state.remade import is_named_tuple
 from taskd.state.rows import Rows
 from taskd.state.watch import MOST_BYTES, Watch
 
@@ -65,8 +66,6 @@ class Seen(NamedTuple):
     """Where it may set something."""
     guards: Set[int | str | Spot]
     """Where flags are that guard what is done only once."""
-    phases: Set[int | str | Spot]
-    """Where something is that does so in one of several phases."""
 
 
 @dataclass(slots=True)
@@ -221,18 +220,27 @@ def _may_stay(wanted: bytes, leaf: Leaf | None, given: Given) -> bool:
 
 
 def _give(name: str, leaf: Leaf, value: Any, seen: Seen, given: Given, markers_stay: bool) -> None:
+    if any(map(_may_be_a_mark, (value, leaf.value))):
+        given.missed.append(name)
+        return
     kinds = {type(value), type(leaf.value)}
     flags, guards = kinds & {bool, type(None)}, not kinds & {int, float} or bool(kinds & {bool, type(None)})
     if guards and _is_in(name, leaf, seen.guards):
         given.left.append(name)
-    elif (str in kinds or issubclass(type(value), Enum)) and _is_in(name, leaf, seen.phases):
-        given.missed.append(name)
     elif (bool in flags and not _is_in(name, leaf, seen.written)) or _has_an_iterator_beside(leaf):
         (given.left if markers_stay and not value else given.missed).append(name)
     elif leaf.at is None and not filled(leaf.value, value):
         given.own[name] = value
     elif type(value) is defaultdict or not _put(leaf, value):
         given.missed.append(name)
+
+
+def _may_be_a_mark(value: Any) -> bool:
+    """Whether it is a member of an Enum, or a named tuple of more than numbers. It may say that something was done only
+    once, and no block of the source shows that as it shows it of a flag."""
+    if is_named_tuple(type(value)):
+        return not all(type(one) in (int, float) for one in tuple.__iter__(value))
+    return issubclass(type(value), Enum)
 
 
 def _has_a_namesake(name: str, rows: Rows) -> bool:

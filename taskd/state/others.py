@@ -6,7 +6,7 @@ what the loops around it use, and what is in modules and hooks (inside.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -98,12 +98,10 @@ class Others:
         self._inside = self.looks_inside()
         loops = [*self.loops.asking()]
         written = Spots().union(*(spots_of_places(at, one, one.written) for at, one in loops))
-        once, at_times = (
-            Spots().union(*(spots_of_places(at, one, one.guards[which]) for at, one in loops)) for which in (0, 1)
-        )
+        guards = Spots().union(*(spots_of_places(at, one, one.guards) for at, one in loops))
         things = self._reached()
         self._follow(things)
-        given = self.observed.put(things, self._scope(look), look.others, Seen(written, once, at_times), markers_stay)
+        given = self.observed.put(things, self._scope(look), look.others, Seen(written, guards), markers_stay)
         for at, one in loops:
             at.give({place: given.own[place.text] for place in _named(at, one) if place.text in given.own})
         self.observed.check(self._reached(), self._scope(look), look.others, given)
@@ -254,7 +252,7 @@ def _named(script: Script, loop: Loop) -> Iterator[Place]:
             yield from (one for one in owners if one.reached(root) == there)
 
 
-def spots_of_places(script: Script, loop: Loop, places: Iterable[Place]) -> Spots:
+def spots_of_places(script: Script, loop: Loop, places: Sequence[Place]) -> Spots:
     """Return where these places are, and the ids of the containers there."""
     spots, own = Spots(), own_names(script.loop[0]) if loop.shares_locals else frozenset[str]()
     spots |= {place.root for place in places if place.root in own}  # its locals must not be looked at

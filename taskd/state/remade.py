@@ -92,7 +92,7 @@ def _members_of(kind: type) -> dict[str, Any]:
 def _home_of(kind: type) -> list[str]:
     """Return the module of a class and its name there. Empty: it is not found there."""
     known, home = _homes.get(id(kind), (None, []))
-    if known is None or known() is not kind:
+    if known is None or known() is not kind or not home or _found(*home) is not kind:
         module, name = _space_of_class(kind).get("__module__"), _whole_name_of(kind)
         home = [module, name] if type(module) is str and _found(module, name) is kind else []
         _homes[id(kind)] = ref(kind), home

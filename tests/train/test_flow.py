@@ -167,4 +167,4 @@ def test_whatever_stands_in_a_loop_is_followed(module: str) -> None:
     ],
 )
 def test_what_guards_something_that_is_done_once(body: str, guards: str) -> None:
-    assert [place.text for place in found_in(body).guards.once] == ([guards] if guards else [])
+    assert [place.text for place in found_in(body).guards] == ([guards] if guards else [])

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.slow
 
 PLACES = [("forward", 4), ("reduced", 9), ("updated", 10), ("behind", 6), ("between", 0), ("between", 1)]
 HEALED = ["NumPy", "setattr", "callbacks", "context", "thread", "default", "partial", "cell", "class", "hook"]
-HEALED += ["optimizer hook", "flag", "flag in a dict", "None", "generator", "Decimal", "Enum"]
-OTHERS = ["None before", "module", "property", "cache"]
+HEALED += ["optimizer hook", "flag", "flag in a dict", "None", "generator", "Decimal"]
+OTHERS = ["None before", "module", "Enum", "property", "cache"]
 """What cannot be made again, or is refused for another reason."""
 
 
