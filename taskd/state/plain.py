@@ -90,7 +90,7 @@ def unpacked(data: bytes) -> Any:
     """Return the value that `packed` has packed. Raises PeerError."""
     try:
         return msgpack.unpackb(data, ext_hook=_kind, list_hook=_read, strict_map_key=False)
-    except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError, msgpack.exceptions.UnpackException) as error:
         raise PeerError(f"a plain value could not be read: {error}") from error
 
 

@@ -154,7 +154,7 @@ def put_rows(script: Script, loop: Loop, beside: Beside, rows: Rows, take: Calla
 def shown_rows(script: Script, loop: Loop, known: Set[int]) -> set[str]:
     """Return the names of rows that are only shown, whether they are there or not."""
     there = script.everything([place for place in loop.rows if place.text in loop.kept.shown], known)
-    return {name for name in loop.kept.shown if type(there.get(name, [])) in _CONTAINERS}
+    return {name for name in loop.kept.shown if type(one := there.get(name, [])) in _CONTAINERS or _is_leaf(one)}
 
 
 def same_in(before: Rows, now: Rows) -> set[str]:

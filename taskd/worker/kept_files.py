@@ -8,12 +8,13 @@ What is let through, and why:
 - A file that this turn of the loop has written anew: what is read there is made there.
 - A file that another process has written since this turn began. Nobody knows more of it.
 - A file that the set-up of a newcomer has made, unless it was written after the loops began before: nothing is lost.
-- What is only copied; caches and devices (writes.py); what other threads read; files that are opened to add to them.
+- What is only copied; caches and devices (writes.py); what other threads read.
+- Files that are opened to add to them ("a", "a+"), unless the same function, or one that called it, moves elsewhere.
 
 Failure modes: a rank dies in the turn in which the file is first read, so nobody has said anything; the dead rank alone
 has read it. Invariant: what a newcomer, or a step that is done again, reads there reaches no weight: the rank refuses
-before that. Not seen: libraries that open files without Python, whether a file exists, mapped
-memory, a file system whose clock is ahead.
+before that. Not seen: libraries that open files without Python, whether a file exists, mapped memory, a file system
+whose clock is ahead.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ import shutil
 import stat
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -45,6 +48,8 @@ _MOST_WRITTEN = 4096
 """So many files that this process has written are remembered."""
 _CLOCK = 5
 """The number of the coarse clock of the system, by which files get their times."""
+_CALLERS = 3
+"""So many functions are asked whether they move inside of a file."""
 _SYSTEM = ("/proc/", "/sys/")
 
 
@@ -120,7 +125,7 @@ class KeptFiles:
                 return
             if path.startswith(_SYSTEM) or keeps_nothing(path):
                 return
-            reads_it = flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_APPEND
+            reads_it = flags & os.O_ACCMODE != os.O_WRONLY and not (flags & os.O_APPEND and _stays_at_the_end(frame))
             is_full = path not in self._found and len(self._found) == _MOST
             if reads_it and not copies_it and not is_full and self._is_kept(path) and whose(frame):
                 self._found[path] = None
@@ -152,6 +157,11 @@ class KeptFiles:
     def _is_of_others(self, path: str) -> bool:
         """Whether this process has lost what was in the file, or it was written before this process got a step."""
         return reads.has_lost(path) or os.stat(path).st_mtime_ns < self._first_ns
+
+
+def _stays_at_the_end(frame: FrameType) -> bool:
+    """Whether code that opens a file to add to it stays there, and so reads nothing."""
+    return not any("seek" in one.f_code.co_names for one, _ in islice(traceback.walk_stack(frame), _CALLERS))
 
 
 def _is_open(wanted: os.stat_result) -> bool:

@@ -66,9 +66,11 @@ class _Watch:
 
     def _written(self, path: str, frame: FrameType, keep: Callable[[str], None] | None = None) -> None:
         """`keep`: notes what goes, or keeps it."""
+        if not whose(frame):
+            return
         if not self._is_newer(path):
             self.made |= {path} - self.lost
-        elif whose(frame):
+        else:
             self.lost.add(path)
             if keep is not None:
                 keep(path)
@@ -104,8 +106,13 @@ def ends() -> bool:
 
 def made() -> dict[str, int]:
     """Return the files that this set-up has made, and when they were last written, in nanoseconds."""
-    paths = sorted(_watch.made)[:_MOST_MADE] if _watch is not None else []
-    return {path: os.stat(path).st_mtime_ns for path in paths if os.path.isfile(path)}
+    found = dict[str, int]()
+    for path in sorted(_watch.made)[:_MOST_MADE] if _watch is not None else []:
+        with contextlib.suppress(OSError):  # another process may remove it at any time
+            status = os.stat(path)
+            if stat.S_ISREG(status.st_mode):
+                found[path] = status.st_mtime_ns
+    return found
 
 
 def has_lost(name: str) -> bool:

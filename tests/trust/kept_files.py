@@ -6,7 +6,8 @@ and replaces the file. "lines": each step adds a line and reads all of them. "ba
 its folder. "seldom": few steps read it. "first": in the step in which rank 1 dies, all read it for the first time, and
 write it. "late": a later step reads for the first time, and dies there. "own": each step writes a file and reads it.
 "given": the set-up of each rank writes a file that steps read. "log": the set-up opens a log that is only written.
-"plotted": another thread reads the log. "copied": steps copy the file. "added": steps add two lines.
+"plotted": another thread reads the log. "copied": steps copy the file. "added": steps add two lines. "both": steps add
+a line and read all with the mode "a+". "habit": they only add, with that mode.
 """
 
 import json
@@ -179,6 +180,20 @@ def in_a_folder() -> Path:
     return folder / "lines"
 
 
+def add_and_count(loss: float) -> float:
+    """Add a line through a file object that also reads all of them."""
+    with kept.open("a+") as file:
+        file.write(f"{loss}\n")
+        file.seek(0)
+        return 1 + len(file.readlines()) / 100
+
+
+def add_by_habit(loss: float) -> None:
+    """Add a line, with a mode that could read."""
+    with kept.open("a+") as file:
+        file.write(f"{loss}\n")
+
+
 def copy(loss: float) -> None:
     """Write the file, and copy it as it was before."""
     if kept.exists():
@@ -203,6 +218,8 @@ weigh, note, made = {
     "handle": (count_lines, add_by_handle, lambda: own),
     "saved": (load_mean, save_mean, lambda: saved(own)),
     "tree": (count_lines, add_line, in_a_folder),
+    "both": (add_and_count, as_it_is, lambda: remove(own)),
+    "habit": (as_it_is, add_by_habit, lambda: own),
     "copied": (as_it_is, copy, lambda: own),
     "added": (as_it_is, add_two_lines, lambda: own),
     "own": (write_and_read, as_it_is, lambda: own),

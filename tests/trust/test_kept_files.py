@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("place", ["forward", "updated", "noted"])
-@pytest.mark.parametrize("kind", ["mean", "shared", "lines", "base", "late", "handle", "saved", "tree"])
+@pytest.mark.parametrize("kind", ["mean", "shared", "lines", "base", "late", "handle", "saved", "tree", "both"])
 def test_what_steps_keep_in_files_starts_over(check: Check, kind: str, place: str) -> None:
     job = check(kind, place, 4)
     assert ", which was written while the loops ran, and no repair puts a file back" in job.text, job.text
@@ -25,7 +25,7 @@ def test_who_has_not_read_them_before_starts_over_as_well(check: Check, kind: st
     assert "no repair puts a file back" in job.text and job.text.count("begin 0") == 2, job.text
 
 
-@pytest.mark.parametrize("kind", ["own", "given", "log", "plotted", "copied", "added"])
+@pytest.mark.parametrize("kind", ["own", "given", "log", "plotted", "copied", "added", "habit"])
 def test_what_was_there_before_heals(check: Check, kind: str) -> None:
     job = check(kind, "forward", 4)
     assert job.text.count("begin 0") == 1 and "healed in" in job.text, job.text
