@@ -281,6 +281,7 @@ class Expressions:
         bound = {name: place for name, value in given if (place := self.place(value)) and name not in stored}
         if called.owner is not None:
             bound[called.code.co_varnames[0]] = called.owner
+            self.track.calls(called.owner)
         key = called.code, frozenset(bound.items())
         if key in self._within or len(self._within) >= _DEPTH or self._followed >= _FOLLOWED:
             return False

@@ -8,24 +8,23 @@ finds them: leaves.py looks at what they can reach.
 from __future__ import annotations
 
 import functools
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from taskd.state.carrying import Attributes, carried_in
 from taskd.state.held import place_of
+from taskd.state.hooks import OF_ALL_MODULES, OF_MODULES, OF_OPTIMIZERS, OF_PARAMETERS, Owner, is_own
 from taskd.state.leaves import HOOK, Thing
+from taskd.state.marks import Which, code, which_of
 from taskd.state.places import space_of
 from taskd.state.plain import is_scalar
-from taskd.state.sources import is_the_scripts, passed_over
+from taskd.state.sources import is_the_scripts
 
-_OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_OF_ALL_MODULES = tuple(f"_global{kind}" for kind in _OF_MODULES)
 _FILLED = (list, dict, set, deque)
 _OWN_OF_OPTIMIZERS = ("defaults", "state", "param_groups")
 
@@ -34,8 +33,12 @@ class Inside(NamedTuple):
     """What is inside of the registered modules and optimizers."""
 
     hooks: tuple[Thing, ...] = ()
+    owners: tuple[Owner, ...] = ()
+    """What may have hooks."""
     classes: tuple[Thing, ...] = ()
     """The script's own classes of modules, and with them what their methods use."""
+    modules: tuple[tuple[str, Which], ...] = ()
+    """Of which classes the modules are."""
     kept: tuple[tuple[str, Any, str], ...] = ()
     """What modules and optimizers keep: its name, the module or optimizer, and the attribute."""
     put_back: frozenset[int] = frozenset()
@@ -49,12 +52,14 @@ class Inside(NamedTuple):
     def things(self) -> list[Thing]:
         """The hooks, and what the modules keep now. A None may have become a tensor: that is mostly a result."""
         kept = [(name, space_of(owner).get(attribute)) for name, owner, attribute in self.kept]
-        return [*self.hooks, *self.classes, *(one for one in kept if not issubclass(type(one[1]), torch.Tensor))]
+        kept = [one for one in kept if not issubclass(type(one[1]), torch.Tensor)]
+        return [*self.hooks, *self.classes, *self.modules, *kept]
 
 
 def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Inside:
     """Return the script's hooks and what its modules keep, each with a name."""
-    found = [*_named("all modules", vars(torch.nn.modules.module), _OF_ALL_MODULES)]
+    found = [*_named("all modules", vars(torch.nn.modules.module), OF_ALL_MODULES)]
+    owners = list[Owner]([("all modules", torch.nn.modules.module, OF_ALL_MODULES)])
     kept, put_back, places = list[tuple[str, Any, str]](), set[int](), set[int]()
     named = [
         (f"{label}.{name}".rstrip("."), one) for label, model in models.items() for name, one in model.named_modules()
@@ -67,13 +72,16 @@ def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, to
         kept += _kept(owner, module)
         if is_the_scripts(type(module)):
             classes[type(module).__qualname__] = type(module)
-        found += _named(owner, space_of(module), _OF_MODULES)
+        found += _named(owner, space_of(module), OF_MODULES)
+        owners.append((owner, module, OF_MODULES))
         for name, parameter in module.named_parameters(recurse=False):
-            spaces = {key: getattr(parameter, key, None) for key in _OF_PARAMETERS}
-            found += _named(f"{owner}.{name}", spaces, _OF_PARAMETERS)
+            spaces = {key: getattr(parameter, key, None) for key in OF_PARAMETERS}
+            found += _named(f"{owner}.{name}", spaces, OF_PARAMETERS)
+            owners.append((f"{owner}.{name}", parameter, OF_PARAMETERS))
             kept += ((f"{owner}.{name}.{key}", parameter, key) for key in vars(parameter) if key[0] != "_")
     for label, optimizer in optimizers.items():
-        found += _named(label, space_of(optimizer), _OF_OPTIMIZERS)
+        found += _named(label, space_of(optimizer), OF_OPTIMIZERS)
+        owners.append((label, optimizer, OF_OPTIMIZERS))
         held = [item for state in optimizer.state.values() for item in _values_of(state)]
         own = [item for item in held if issubclass(type(item), torch.Tensor)]
         put_back |= {*map(id, own)}
@@ -83,7 +91,30 @@ def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, to
             put = ((key, item) for key, item in group.items() if key != "params" and issubclass(type(item), _FILLED))
             found += ((f"{label}.param_groups[{at}][{key!r}]", item) for key, item in put)
     ids, addresses = frozenset(put_back), frozenset(places)
-    return Inside(tuple(found), tuple(classes.items()), tuple(kept), ids, addresses, carried_in(named))
+    modules = tuple((f"the modules of {label}", _all_of(model)) for label, model in models.items())
+    carried = carried_in(named)
+    return Inside(tuple(found), tuple(owners), tuple(classes.items()), modules, tuple(kept), ids, addresses, carried)
+
+
+class Changes:
+    """Counts, in this process, how often something becomes a part of one of these modules."""
+
+    def __init__(self) -> None:
+        self.count, self.of = 0, frozenset[int]()
+        register_module_module_registration_hook(self._note)
+
+    def _note(self, module: torch.nn.Module, *_: Any) -> None:
+        self.count += id(module) in self.of
+
+
+changes = functools.cache(Changes)
+
+
+def _all_of(model: torch.nn.Module) -> Which:
+    """Return which classes all modules have, and which functions stand for the forwards of some."""
+    forwards = ((name, type(one), which_of(space_of(one).get("forward"))) for name, one in model.named_modules())
+    parts = [f"{name} {kind.__module__}.{kind.__qualname__} {forward}" for name, kind, forward in forwards]
+    return code(f"{len(parts)} modules {zlib.crc32('|'.join(parts).encode())}")
 
 
 def _values_of(state: Any) -> Iterable[Any]:
@@ -106,13 +137,5 @@ def _kept(name: str, owner: torch.nn.Module | torch.optim.Optimizer) -> Iterator
 def _named(owner: str, space: Mapping[str, Any], kinds: tuple[str, ...]) -> Iterator[Thing]:
     for kind in kinds:
         hooks = space.get(kind) or {}
-        own = [one for one in hooks.values() if _is_own(one)]
+        own = [one for one in hooks.values() if is_own(one)]
         yield from ((f"{HOOK}{at} of {owner}", one) for at, one in enumerate(own, 1))
-
-
-def _is_own(hook: Any) -> bool:
-    while issubclass(type(hook), (functools.partial, MethodType)):
-        hook = hook.func if issubclass(type(hook), functools.partial) else hook.__func__
-    kind = type(hook)
-    code = hook.__code__ if kind is FunctionType else getattr(vars(kind).get("__call__"), "__code__", None)
-    return code is not None and not passed_over(code.co_filename, code.co_name)

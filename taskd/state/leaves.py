@@ -34,7 +34,7 @@ import torch.distributed as dist
 from taskd.state.caches import Cached, drawn, globals_in, names_in, objects_in, remembered
 from taskd.state.crowds import MOST as _LOOKED_AT
 from taskd.state.crowds import Crowd, crowd_of
-from taskd.state.marks import Which, holds_numbers, mark_of
+from taskd.state.marks import Which, code, holds_numbers, mark_of, mark_of_code, which_of
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, is_by_id, is_number, is_scalar, mark, packed, unpacked
 from taskd.state.rng import is_generator, kind_of
@@ -81,6 +81,8 @@ _OF_LIBRARIES = (
 """How variables of the environment begin that libraries set while steps run. Some hold addresses of one process."""
 HOOK = "hook "
 """With this begin the names of hooks, and of what only they use."""
+WHICH = " (which one)"
+"""With this end the names of what says which code is somewhere."""
 _OF_STEPS = "taskd.worker.step"
 """The module of the steps. A variable that has none yet at the first look, and a step later, has not changed."""
 GONE = b""
@@ -140,6 +142,9 @@ def met_in(
     )
     while todo and len(seen) < _MOST:
         name, value, at, owner, depth = todo.popleft()
+        if shown is not None and (which := _which_to_see(name, value, at, shown)) is not None:
+            said, found = name + WHICH, mark_of_code(which)
+            yield Met(_own_name(said, at, found, taken), said, which, at, found, owner)
         if not is_scalar(value) and id(value) in seen:
             continue
         data = plain(value, known)
@@ -148,16 +153,35 @@ def met_in(
         if data is not None:  # two names may have the same value, and get others later
             if issubclass(type(value), _FILLED):
                 seen.add(id(value))  # whoever has it finds what is put into it
-            own, place = name, None if at is None else (id(at[0]), at[1])
-            while _is_another(taken.setdefault(own, (place, data)), (place, data)):
-                own += ", too"
-            yield Met(own, name, value, at, data, owner)
+            yield Met(_own_name(name, at, data, taken), name, value, at, data, owner)
         elif depth:
             seen.add(id(value))
             yield Met(name, name, value, at, None, owner)
             cached = shown is not None and issubclass(type(value), Cached)
             parts = _of_cache(name, value) if cached else parts_of(name, value, known, but)
-            todo += [(part, item, place, id(value), depth - 1) for part, item, place in parts]
+            todo += [
+                (part, item, place, id(value), depth - 1)
+                for part, item, place in parts
+                if shown is None or type(item) is not Which
+            ]
+
+
+def _own_name(name: str, at: At | None, data: bytes, taken: dict[str, tuple[Spot | None, bytes]]) -> str:
+    """Return a name that no other value has. `taken`: the names so far."""
+    place = None if at is None else (id(at[0]), at[1])
+    while _is_another(taken.setdefault(name, (place, data)), (place, data)):
+        name += ", too"
+    return name
+
+
+def _which_to_see(name: str, value: Any, at: At | None, shown: Set[int | str | Spot]) -> Which | None:
+    """Return which code this is, if a step may take another. Of variables that is seen only if the source shows it."""
+    if (which := which_of(value)) is None:
+        return None
+    if at is not None and issubclass(type(at[0]), type):
+        return code(f"of a class {which.text}")
+    is_a_variable = at is None or at[1] == name
+    return None if is_a_variable and {name, None if at is None else (id(at[0]), at[1])}.isdisjoint(shown) else which
 
 
 def _is_seen_to(name: str, value: Any, at: At | None, shown: Set[int | str | Spot]) -> bool:
@@ -322,8 +346,8 @@ def _crowd(name: str, one: Any) -> Iterator[_Part]:
 def _which(name: str, items: Iterable[tuple[str, Any]]) -> Iterator[_Part]:
     """Return which functions these are. None can be set by what is returned."""
     for where, item in items:
-        if type(item) in (FunctionType, MethodType):
-            yield f"{name}{where} (which one)", Which(item), (item, None)
+        if type(item) in (FunctionType, MethodType) and (which := which_of(item)) is not None:
+            yield f"{name}{where}{WHICH}", which, (item, None)
 
 
 def _shown_key(key: Any) -> str:

@@ -7,28 +7,34 @@ them. Nor does it see subclasses, which may run code of their own.
 
 A write by way of `.data` is seen only when all marks are taken anew, which is done in a repair.
 
+A function or an object of a class has a mark, too, that says which one it is: steps may take another (Which).
+
 A tensor that a graph of gradients has made is only a result of a step, and gets no mark. Whether a mark that has
 changed matters is decided elsewhere.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 import zlib
+from collections.abc import Set
 from dataclasses import dataclass
-from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
 
 import torch
 
 from taskd.state.crowds import Crowd, mark_of_crowd
 from taskd.state.plain import mark
+from taskd.state.sources import is_the_scripts
 from taskd.state.tree import bytes_of
 
 _ELEMENTS = 1024
 """Elements that are compared, spread over all."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_OBJECT, _METHOD = mark("code of an object"), mark("code of a class")
 _NUMBERS = mark("numbers ")
 """With this begin the marks of tensors and arrays."""
 
@@ -43,10 +49,45 @@ class _Seen:
 _seen: dict[int, _Seen] = {}
 
 
-class Which(NamedTuple):
-    """Says which function or method is stored somewhere: a script may go from state to state by replacing it."""
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Says which code is stored somewhere: a script may go from state to state by replacing a function or an object."""
 
-    function: FunctionType | MethodType
+    text: str
+
+
+@functools.lru_cache(maxsize=4096)
+def code(text: str) -> Which:
+    """Return what says this: always the same object, so that looks find nothing else there."""
+    return Which(text)
+
+
+def which_of(value: Any) -> Which | None:
+    """Return which code this is: a function, a module of torch, or an object of one of the script's own classes. None:
+    it is something else."""
+    kind = type(value)
+    while issubclass(kind, functools.partial) or kind is MethodType:
+        value = value.func if kind is not MethodType else value.__func__
+        kind = type(value)
+    if kind is FunctionType:
+        return code(f"{value.__module__}.{value.__qualname__}, line {value.__code__.co_firstlineno}")
+    if kind is BuiltinFunctionType:
+        return code(f"{value.__module__}.{value.__qualname__}")
+    if issubclass(kind, torch.nn.Module) or (is_the_scripts(kind) and not issubclass(kind, (torch.Tensor, type))):
+        what = "" if issubclass(kind, torch.nn.Module) else "of an object "
+        return code(f"{what}{kind.__module__}.{kind.__qualname__}")
+    return None
+
+
+def may_be_missing(marks: Set[bytes]) -> bool:
+    """Whether what has one of these marks may be there or not: an object whose values are looked at anyway, or a
+    function of a class that nobody has reached so far."""
+    return any(one.startswith((_OBJECT, _METHOD)) for one in marks)
+
+
+def mark_of_code(which: Which) -> bytes:
+    """Return the mark of code."""
+    return mark(f"code {which.text}")
 
 
 def holds_numbers(value: Any) -> bool:
@@ -63,8 +104,7 @@ def mark_of(value: Any) -> bytes | None:
     if type(value) in (torch.dtype, torch.device):
         return mark(str(value))
     if type(value) is Which:
-        function = value.function
-        return mark(f"function {getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}")
+        return mark_of_code(value)
     if type(value) is Crowd:
         return mark_of_crowd(value)
     if not holds_numbers(value):

@@ -28,9 +28,10 @@ from typing import Any, NamedTuple
 from taskd.errors import PeerError
 from taskd.state.crowds import Crowd
 from taskd.state.handlers import Handlers, of_signals
-from taskd.state.leaves import GONE, HOOK, At, Leaf, Thing, stored_leaves
+from taskd.state.hooks import HOOKED
+from taskd.state.leaves import GONE, HOOK, WHICH, At, Leaf, Thing, stored_leaves
 from taskd.state.leftover import KINDS
-from taskd.state.marks import is_of_numbers
+from taskd.state.marks import is_of_numbers, may_be_missing
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
 from taskd.state.remade import is_named_tuple
@@ -97,6 +98,8 @@ class Observed:
     _spent_ns: int = 0
     _looks: int = 0
     _stopped: bool = False
+    _hooks: Noted = field(default_factory=dict)
+    """How many hooks there were at the last look."""
     results: tuple[str, ...] = ()
     """The names of what modules keep, which is mostly what their forwards have made."""
     searched: bool = False
@@ -114,10 +117,16 @@ class Observed:
         self._changed = {} if self._stopped else self._changed
         return names
 
-    def look(self, things: Callable[[Set[str]], Sequence[Thing]], scope: Callable[[], Scope], of: Any) -> Rows:
+    def look(
+        self,
+        things: Callable[[Set[str]], Sequence[Thing]],
+        scope: Callable[[], Scope],
+        counts: Callable[[], Noted],
+        of: Any,
+    ) -> Rows:
         """Return the values that differ from those of the first look. `things`: returns all of them, less those of
-        these names; `scope`: is called if all is searched anew; `of`: if it is not what it was at the last look, all is
-        searched anew."""
+        these names; `scope`: is called if all is searched anew; `counts`: returns how many hooks there are (hooks.py);
+        `of`: if it is not what it was at the last look, all is searched anew."""
         begin = time.monotonic_ns()
         names = self._watch.look(things(self._watch.dull)) if of == self._of else None
         self.searched = names is None
@@ -125,10 +134,13 @@ class Observed:
             self._watch.search(things(frozenset()), *scope())
             self._of, self._changed, self._handlers = of, {}, of_signals()
             names = self._watch.values.keys() | (self._first or {}).keys()
+        before, self._hooks = self._hooks, counts()
         if self._first is None:
-            self._first, self._began_ns = {**self._watch.values}, begin
+            self._first, self._began_ns = {**self._watch.values, **self._hooks}, begin
+        if self.searched or self._hooks is not before:
+            names = {*names, *self._hooks, *before}
         for name in names:
-            now = self._watch.values.get(name, GONE)
+            now = (self._hooks if name.startswith(HOOKED) else self._watch.values).get(name, GONE)
             if is_of_numbers(now) and name.startswith(self.results) and self._first.get(name, _NOTHING) == _NOTHING:
                 self._first[name] = now  # a module has made it at its first use
             if now != self._first.get(name) and not self._handlers.sets(name):
@@ -138,6 +150,16 @@ class Observed:
         self._looks += 1
         self._spent_ns += time.monotonic_ns() - begin
         return {**self._changed}
+
+    @property
+    def first(self) -> Noted:
+        """All values at the first look."""
+        return self._first or {}
+
+    def has_hooks(self, names: Set[str], told: Sequence[Rows]) -> set[str]:
+        """Return those of these names that are hooks, if there were as many at the last look as is `told`."""
+        hooks = {name for name in names if name.startswith(HOOKED)}
+        return {name for name in hooks if all(one.get(name) == self._hooks.get(name, GONE) for one in told)}
 
     @property
     def generators(self) -> dict[str, Any]:
@@ -202,9 +224,13 @@ class Observed:
             wanted = self._handlers.kept(name, wanted, there)
             if there == wanted or self._handlers.sets(name):
                 continue
-            if {there, wanted} == {GONE, _NOTHING} or (wanted == GONE and is_of_numbers(there)):
+            if {there, wanted} == {GONE, _NOTHING}:
+                continue
+            if wanted == GONE and is_of_numbers(there):
                 continue  # it was made at its first use, and whoever finds it uses it
             if name.startswith(HOOK) and GONE in (there, wanted):  # a hook that some step registers
+                continue
+            if name.startswith(HOOKED) or (GONE in (there, wanted) and may_be_missing({there, wanted})):
                 continue
             yield name, wanted, leaves.get(name)
 
@@ -268,7 +294,7 @@ def set_before_use(
     return {
         name
         for name, leaf in found.items()
-        if _is_in(name.rpartition(" of ")[2], leaf, written)
+        if _is_in(name.rpartition(" of ")[2].removesuffix(WHICH), leaf, written)
         and (leaf.at is None or (id(leaf.at[0]), leaf.at[1]) not in hooked)
     }
 

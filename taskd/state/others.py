@@ -15,8 +15,9 @@ from taskd.state import marks, rng
 from taskd.state.carrying import Attribute
 from taskd.state.counters import Loop
 from taskd.state.graphs import Graphs
-from taskd.state.inside import Inside
-from taskd.state.leaves import GENERATOR, Thing, met_in
+from taskd.state.hooks import Hooks
+from taskd.state.inside import Inside, changes
+from taskd.state.leaves import GENERATOR, WHICH, Thing, met_in
 from taskd.state.look import Look
 from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
 from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached, space_of
@@ -55,14 +56,17 @@ class Others:
     _inside: Inside = field(default_factory=Inside)
     _carrying: tuple[Attribute, ...] = ()
     _reading: tuple[Attribute, ...] = ()
+    hooks: Hooks = field(default_factory=Hooks)
+    _changes: int = 0
     _all: tuple[Set[int], Inside, Set[int]] | None = None
 
     def look_inside(self, number: int, is_new: bool) -> None:
         """See what modules and optimizers keep now and then. `is_new`: the loop is another one."""
         if is_new:
             self.graphs.loop_begins()
-        if is_new or number % INSIDE_EVERY == 0:
-            self._inside = self.looks_inside()
+        if is_new or number % INSIDE_EVERY == 0 or changes().count != self._changes:
+            self._inside, self._changes = self.looks_inside(), changes().count
+            changes().of = self._inside.put_back
             self.observed.results = tuple(name for name, _, _ in self._inside.kept)
             left = self._left()
             forwards = self._inside.of_forwards
@@ -74,7 +78,8 @@ class Others:
         if not self.observed.pays():
             return
         of = (look.place, look.loop, *map(tuple, look.values), *look.rows)
-        look.others = self.observed.look(self._reached, lambda: self._scope(look), of)
+        counts = partial(self.hooks.look, self._inside.owners)
+        look.others = self.observed.look(self._reached, lambda: self._scope(look), counts, of)
         if self.observed.searched:
             rng.follow_by_name(self.observed.generators)
 
@@ -96,6 +101,7 @@ class Others:
             return
         marks.take_anew()
         self._inside = self.looks_inside()
+        self.hooks.expect(self.observed.first, look.others, self._inside.owners)
         loops = [*self.loops.asking()]
         written = Spots().union(*(spots_of_places(at, one, one.written) for at, one in loops))
         guards = Spots().union(*(spots_of_places(at, one, one.guards) for at, one in loops))
@@ -161,12 +167,14 @@ class Others:
 
     def set_before_use(self, look: Look) -> set[str]:
         """Return the names of values that the source shows to be set before each use."""
-        spots = Spots()
+        spots, texts = Spots(), set[str]()
         for script, loop in self.loops.asking():
             used = (*loop.exposed, *loop.carried, *loop.perhaps, *loop.computes)
             free = [place for place in loop.written if not any(place.touches(one) for one in used)]
             spots |= spots_of_places(script, loop, free)
-        return set_before_use(self._reached(), self._inside.hooks, self._scope(look), spots)
+            texts |= {place.text + WHICH for place in free}
+        absent = texts & (look.others or {}).keys()  # no step of this process has set it so far
+        return absent | set_before_use(self._reached(), self._inside.hooks, self._scope(look), spots)
 
     def beside(self) -> Beside:
         """Return what there is beside the script's own places."""
@@ -209,6 +217,11 @@ class Others:
                 spots |= spots_of_name(script, owner, name)
             values = None  # of the functions around the loop's, no look has the values
         return spots
+
+
+def hooks_unlike(others: Others, is_whole: bool) -> list[str]:
+    """Return where a hook is missing in a step that is done again, or there is one too many. `is_whole`: see Hooks."""
+    return others.hooks.unlike(others.looks_inside().owners, is_whole) if others.hooks.expects else []
 
 
 def lost_sight_of(others: Others, looks: Sequence[Look]) -> list[str]:

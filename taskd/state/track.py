@@ -153,6 +153,12 @@ class Track:
         for target in (None,) if sink is None else sink:
             self._edges[_Edge(place, target, early, self._inside)] = None
 
+    def calls(self, owner: Place) -> None:
+        """A method of this object is called, and followed. So it matters which object it is."""
+        for one in self.written:
+            if one.touches(owner) and len(one.path) <= len(owner.path) and not self.is_ready(one):
+                self.exposed.add(one)
+
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Follow the function of which matters what leaves it."""

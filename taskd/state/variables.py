@@ -112,6 +112,7 @@ class Variables:
             if seen is not None and seen.number == number:  # the same step, in another loop
                 self.looks.pop()
             self.looks.append(look)
+            self.others.hooks.forget()
             self.newcomer = False
             if len(self.looks) > ROWS_KEPT:
                 self.looks[-1 - ROWS_KEPT].forget_rows()
@@ -256,7 +257,9 @@ class Variables:
         """Take what this rank lacks from what all have told."""
         tables = [Table.unpack(one) for one in told]
         settled = settle(tables, rank, number)
-        take, unknown = settle_moves([Moves.heard(table.moves) for table in tables], rank)
+        moves = [Moves.heard(table.moves) for table in tables]
+        take, unknown = settle_moves(moves, rank)
+        unknown -= self.others.observed.has_hooks(unknown, [one.now for one in moves if one and not one.lacks])
         script, seen = Script.asking(), self._seen(number)
         if script is not None and seen is not None:
             loop = self._loops.of(script)

@@ -20,8 +20,8 @@ import torch
 
 from taskd.state.caches import Cached
 from taskd.state.crowds import Crowd, crowd_of
-from taskd.state.leaves import GENERATOR, NONE, Met, Thing, may_hold, met_in, parts_of, plain, reader_of
-from taskd.state.marks import Which, mark_of
+from taskd.state.leaves import GENERATOR, NONE, WHICH, Met, Thing, may_hold, met_in, parts_of, plain, reader_of
+from taskd.state.marks import Which, mark_of, which_of
 from taskd.state.places import Spot
 from taskd.state.plain import Noted, is_scalar, shortened
 
@@ -50,8 +50,8 @@ class _Node:
     """Where generators of random numbers are, and their ids."""
     crowd: str = ""
     """The name of what is looked at together here (crowds.py)."""
-    barren: list[tuple[int, type]] = field(default_factory=list)
-    """Where objects are in which nothing is searched."""
+    barren: list[tuple[int, type, Which | None]] = field(default_factory=list)
+    """Where objects are in which nothing is searched, and which code they are."""
     holds: bool = False
     """Whether values may be stored there later."""
 
@@ -99,6 +99,7 @@ class Watch:
         self.values = shortened(self.values, MOST_BYTES)
         lively = {id(value) for name, value in things if name in self._root.names}
         lively |= {self._root.ids[at] for at, node in self._root.inner if _is_lively(node)}
+        lively |= {id(value) for name, value in things if name + WHICH in self.values or type(value) is Which}
         self.dull = {name for name, _ in things} - {name for name, value in things if id(value) in lively}
         self._root = _without(self._root, things, self.dull)
 
@@ -118,7 +119,7 @@ class Watch:
             elif not is_scalar(one.value):
                 owner.lists.append((_free_index(owner, one.value), one.name))
         elif issubclass(type(one.value), torch.Tensor):
-            owner.barren.append((_index(owner, one.value), type(one.value)))
+            owner.barren.append((_index(owner, one.value), type(one.value), None))
         else:
             known = id(one.value) in self._known
             node = _node(one.name, one.value, _read_class if known else reader_of(one.value))
@@ -126,7 +127,7 @@ class Watch:
             if node.holds or len(node.ids) > 1:
                 owner.inner.append((_index(owner, one.value), node))
             else:  # nothing is stored there, except for its class or code
-                owner.barren.append((_index(owner, one.value), type(one.value)))
+                owner.barren.append((_index(owner, one.value), type(one.value), which_of(one.value)))
 
     def _compare(self, root: _Node, things: Sequence[Thing], changed: set[str]) -> None:
         todo: list[tuple[_Node, Any]] = [(root, things)]
@@ -141,7 +142,7 @@ class Watch:
                 self._note(node.crowd, crowd_of(one), changed)
             if any(id(stored[at]) != found for at, found in node.exact):
                 raise _OtherError
-            for at, kind in node.barren:
+            for at, kind, _ in node.barren:
                 if type(stored[at]) is not kind:
                     raise _OtherError
             for at, name in node.lists:
@@ -152,12 +153,14 @@ class Watch:
 
     def _replaced(self, node: _Node, one: Any, stored: list[Any], changed: set[str]) -> None:
         """Other values are stored in this object. Note the scalars. Raises _OtherError if objects are others."""
-        ids, free = [*map(id, stored)], {at for at, _ in (*node.lists, *node.barren, *node.exact)}
+        ids, free = [*map(id, stored)], {one[0] for one in (*node.lists, *node.barren, *node.exact)}
         if len(ids) != len(node.ids):
             raise _OtherError
         for at, (before, now) in enumerate(zip(node.ids, ids, strict=True)):
             if before != now and at not in free and not is_scalar(stored[at]):
                 raise _OtherError
+        if any(which is not None and which_of(stored[at]) != which for at, _, which in node.barren):
+            raise _OtherError
         parts = ((name, value, None) for name, value in one) if node is self._root else None
         for name, value, _ in parts or parts_of(node.name, one, self._known, self._but):
             if is_scalar(value) and name not in self._but:
@@ -192,7 +195,7 @@ def _without(root: _Node, things: Sequence[Thing], dull: Set[str]) -> _Node:
     less.lists = [(there[at], name) for at, name in root.lists]
     less.inner = [(there[at], node) for at, node in root.inner if at in there]
     less.exact = [(there[at], found) for at, found in root.exact if at in there]
-    less.barren = [(there[at], kind) for at, kind in root.barren if at in there]
+    less.barren = [(there[at], kind, which) for at, kind, which in root.barren if at in there]
     return less
 
 

@@ -22,6 +22,7 @@ from taskd.state.variables import pass_loop
 from taskd.worker import emptied
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
+from taskd.worker.hooked import Hooked
 from taskd.worker.kept_files import KeptFiles
 from taskd.worker.leftovers import Leftovers
 from taskd.worker.notes import Notes
@@ -94,6 +95,7 @@ class Counting:
         """`refuse` makes all ranks start over and never returns."""
         self._registered, self._repair, self._refuse = registered, repair, refuse
         self.notes, self.leftovers, self.files = notes, leftovers, files
+        self.hooks = Hooked(registered, refuse)
         self._local, self._doubts = registered.local, registered.doubts
         self._variables = registered.local.variables
         self.restored = False
@@ -180,6 +182,7 @@ class Counting:
         """Note that a backward of the script begins."""
         self._variables.others.graphs.backward_begins()
         self.files.judge()
+        self.hooks.judge(is_whole=False)
 
     def body_ended(self, number: int) -> None:
         """Note that the body has run to its end."""
@@ -187,6 +190,7 @@ class Counting:
         self.leftovers.body_ended()
         self._variables.others.graphs.step_ended()
         self.files.judge()
+        self.hooks.judge(is_whole=True)
 
     def numbers(self, number: int, feed: Feed) -> bool:
         """Set the number that the script's enumerate() gives to this step. Return False if this is impossible."""

@@ -56,6 +56,7 @@ class Listener:
         """Note the step of any optimizer, registered or not, except those that are parts of a registered one."""
         self._transaction.variables.leftovers.update_begins()
         self._transaction.variables.files.judge()
+        self._transaction.variables.hooks.judge(is_whole=True)
         if self._between.under_way:
             self._between.refuse_optimizer()
         if self._transaction.current is not None and not self._optimizer_is_at_work():

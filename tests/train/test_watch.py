@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from taskd.state.leaves import NONE, Thing, leaves_of
+from taskd.state.leaves import NONE, Thing, stored_leaves
 from taskd.state.watch import MOST_BYTES, Watch
 
 
@@ -128,11 +128,16 @@ def test_every_change_is_seen() -> None:
         changed = watch.look(lively(watch, things))
         if changed is None:
             search(watch, things)
-        wanted = leaves_of(things, NONE)
+        wanted = found(things)
         assert watch.values == wanted and watch.values != before, what
         if changed is not None:
             assert changed == {name for name in wanted if before[name] != wanted[name]}, what
         assert watch.look(lively(watch, things)) == set(), what
+
+
+def found(things: list[Thing]) -> dict[str, bytes]:
+    """Return all that a search finds."""
+    return {name: leaf.data for name, leaf in stored_leaves(things, NONE).items()}
 
 
 def search(watch: Watch, things: list[Thing]) -> None:

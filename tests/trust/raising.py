@@ -11,6 +11,7 @@ loader that continues where it stopped when it is opened again. With "drawn", ea
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -147,9 +148,9 @@ def train() -> None:
                 loss = loss * hidden.mean()
                 hidden = 0.5 * hidden + 0.5 * x["x"].mean() / 20
             here(step, "loss")
-            if kind in ("hook", "ddp"):
-                model.second.weight.register_hook(partial(in_hook, step))
-            scaler.scale(loss).backward()
+            hooks = kind in ("hook", "ddp")
+            with model.second.weight.register_hook(partial(in_hook, step)) if hooks else contextlib.nullcontext():
+                scaler.scale(loss).backward()
             if kind != "ddp":
                 average_gradients(model)
             here(step, "reduced")
