@@ -85,8 +85,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How many steps were done when all ranks had to start over. The manager knows it from quiet beats, which are not
-    in the journal. So it writes this before the event that made the ranks start over. Only a replay feeds it back."""
+    """How many steps were done when all ranks had to start over, or when that was decided. The manager knows it from
+    quiet beats, which are not in the journal. So it writes this before the event that led to it. Only a replay feeds it
+    back."""
 
     steps: int
 

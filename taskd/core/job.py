@@ -76,9 +76,9 @@ class Job:
         self.incidents += 1
         return self.incidents
 
-    def start_over(self, steps: int, saved: int) -> None:
+    def start_over(self, steps: int, saved: int, now: int, own: bool) -> None:
         """All ranks begin anew: see StartsOver.count."""
-        self.starts_over.count(steps, saved)
+        self.starts_over.count(steps, saved, now, own)
         self.members.reached = 0
         self.journal.append(Reached(steps))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.repair.ladder import REPAIRS, Loss, Situation, causes_first, decide
+from taskd.core.repair.ladder import REPAIRS, Loss, Objection, Situation, causes_first, decide
 from taskd.core.types import Strategy
 
 KILLED = Loss(2, "a", -9, "", 0, home=True, watched_only=False, finished=False)
@@ -25,6 +25,8 @@ PLAIN = Situation(
     repairing=False,
     all_start=True,
 )
+DIFFERS = Objection("w differs")
+VAIN = Objection(to_starting_over="it was in vain")
 LOST = replace(KILLED, exit_code=0, reason="node a has been silent", home=False)
 IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOVER
 
@@ -43,10 +45,13 @@ IN_PLACE, RESPAWN, RECOVER = Strategy.IN_PLACE, Strategy.RESPAWN, Strategy.RECOV
         ({"exhausted": frozenset({IN_PLACE}), "all_start": False}, RECOVER, "where it has failed"),
         ({"exhausted": REPAIRS}, Strategy.EXIT, "recover, recover-in-place and respawn have failed"),
         ({"state_lost": True, "losses": (), "trouble": "none is left"}, RESPAWN, "none is left, so all start again"),
-        ({"irreplaceable": "w differs"}, RESPAWN, "died (SIGKILL) on node a; w differs, so all start again: respawn"),
-        ({"irreplaceable": "w differs", "losses": (LOST,), "all_start": False}, RESPAWN, "so all start again"),
-        ({"irreplaceable": "w differs", "allowed": frozenset({IN_PLACE})}, Strategy.EXIT, "w differs: exit"),
-        ({"irreplaceable": "w differs", "losses": (), "trouble": "it broke"}, IN_PLACE, "it broke: recover-in-place"),
+        ({"objection": DIFFERS}, RESPAWN, "died (SIGKILL) on node a; w differs, so all start again: respawn"),
+        ({"objection": DIFFERS, "losses": (LOST,), "all_start": False}, RESPAWN, "so all start again"),
+        ({"objection": DIFFERS, "allowed": frozenset({IN_PLACE})}, Strategy.EXIT, "w differs: exit"),
+        ({"objection": DIFFERS, "losses": (), "trouble": "it broke"}, IN_PLACE, "it broke: recover-in-place"),
+        ({"objection": VAIN}, IN_PLACE, "whose agent can start it again: recover-in-place"),
+        ({"objection": VAIN, "trained": False}, Strategy.EXIT, "died (SIGKILL) on node a; it was in vain: exit"),
+        ({"objection": VAIN, "state_lost": True}, Strategy.EXIT, "died (SIGKILL) on node a; it was in vain: exit"),
         ({"left": (1,)}, Strategy.EXIT, "rank 1 has left with exit code 0 before and can"),
         ({"losses": (replace(KILLED, restarts=3),)}, Strategy.EXIT, "started again 3 times, which is the limit"),
         ({"losses": (replace(KILLED, finished=True),)}, Strategy.OBSERVE, "when its work was done, so nothing is lost"),
@@ -92,7 +97,8 @@ LOSSES = st.lists(
 SITUATIONS = st.builds(
     Situation, LOSSES, st.just("something else is wrong"), st.just(4), st.sampled_from([(), (1,)]),
     st.frozensets(st.sampled_from(list(Strategy))), st.frozensets(st.sampled_from(sorted(REPAIRS, key=str))),
-    st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(["", "w differs"]),
+    st.integers(0, 4), st.booleans(), st.booleans(), st.booleans(), st.booleans(),
+    st.builds(Objection, st.sampled_from(["", "w differs"]), st.sampled_from(["", "it was in vain"])),
 )  # fmt: skip
 
 

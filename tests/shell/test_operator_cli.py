@@ -344,7 +344,7 @@ def test_replay_prints_the_decisions_again(manager: ManagerProcess, agent: HandA
 
 def test_a_start_from_the_beginning_is_told_with_what_it_cost() -> None:
     incident = Incident(2, "process", 10)
-    incident.start_over(40, "all again")
+    incident.start_over(40, "all again", 0)
     incident.move(IncidentCause.REPAIR)
     incident.close(IncidentCause.HEALED, incident.good_end, 5_000_000_010)
     told = story({**incident.facts(0), "opened_wall_ns": 1, "closed_wall_ns": 2}, colour=False)

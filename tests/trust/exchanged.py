@@ -6,9 +6,12 @@ replaces a module. "forward": it replaces the forward of one. "hook", "hook of a
 first": the first step does. "unhook": it removes one. "guarded": a flag says whether there is a hook. "each": each step
 registers a hook and removes it. "chosen": each step chooses its criterion. "epoch": an epoch begins with another one.
 "method", "closure": hooks of these kinds, registered before the loop. "late": each step removes its hook behind the
-backward. "leak": no step removes its hook. "result": steps keep an object from the third one on.
+backward. "leak": no step removes its hook. "result": steps keep an object from the third one on. "broken": the forward
+that step 2 takes leaves a weight out, so DDP raises an error in each later step. "made": step 2 makes an object without
+values, where there was None. "first use": the first step that asks for a loss makes it.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +47,14 @@ class Machine:
     def __init__(self) -> None:
         self.state = Warm()
         self.result: Any = None
+        self.later: Warm | None = None
+        self.loss: Any = None
+
+    def asked(self, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return the loss. It is chosen when it is asked for."""
+        if self.loss is None:
+            self.loss = partial(F.l1_loss, reduction="mean")
+        return self.loss(out, x)
 
 
 class Scale:
@@ -103,6 +114,10 @@ def in_step_2() -> None:
             net.second = torch.nn.Sequential(net.second, torch.nn.Tanh())
         case "forward":
             net.first.forward = lambda x: F.linear(x, 1.5 * net.first.weight, net.first.bias)
+        case "made":
+            machine.later = Hot()
+        case "broken":
+            net.first.forward = lambda x: F.linear(x, net.first.weight)
         case "hook":
             net.first.register_forward_hook(scaled)
         case "hook of a gradient":
@@ -140,6 +155,10 @@ def train(epoch: int) -> None:
                 machine.result = Result(out)
             loss = criterion(out, batch["x"]) + loss_of(out, batch["x"])
             loss = machine.state.weigh(loss)
+            if machine.later is not None:
+                loss = machine.later.weigh(loss)
+            if kind == "first use":
+                loss = loss + machine.asked(out, batch["x"])
             scene.here(step, "forward")
             loss.backward()
             if each is not None and kind == "late":

@@ -127,8 +127,8 @@ class Attempts:
             incident.waits_since = None
             if fresh:
                 self.members.trained = False
-                self.job.start_over(steps, incident.checkpoint.updates)
-                incident.start_over(steps, told)
+                self.job.start_over(steps, incident.checkpoint.updates, when.now, incident.is_own)
+                incident.start_over(steps, told, when.now)
             attempt.move(AttemptCause.START if fresh else AttemptCause.PARK, when.at)
         self._begin_stage(attempt, incident, when.now)
 

@@ -15,6 +15,7 @@ Invariant: the epoch grows with every attempt. Not here: which strategy is right
 from __future__ import annotations
 
 from taskd.core import limits
+from taskd.core.events import Reached
 from taskd.core.job import Job
 from taskd.core.policy.rules import Scope
 from taskd.core.repair import notices, placement
@@ -70,6 +71,8 @@ class Decider:
         lost = set(self._members.in_state(RankState.DEAD))
         if lost:
             incident.checkpoint.stops = ""  # what an operator wants has to wait for what a death needs
+        if self._job.starts_over.row.times and incident.is_own:  # then it matters how far the job is
+            self._job.journal.append(Reached(self._members.steps_done))
         same_try = incident.answers(lost)
         found = self._look(incident, repairing, when.now)
         decision = decide(found)

@@ -65,6 +65,9 @@ INCIDENT = Table(
 )
 
 
+_OWN = frozenset({"exception", "refusal"})  # kinds of incidents that begin with a word of the script's own process
+
+
 @dataclass(slots=True)
 class PhaseTime:
     """How long one phase of an incident took. `ended_at` None: the phase is under way."""
@@ -122,6 +125,12 @@ class Incident:
         """Whether the wait for more deaths of the same cause is over."""
         return self.settles_at is not None and self.settles_at <= at
 
+    @property
+    def is_own(self) -> bool:
+        """Whether errors that the script has raised, and what ranks have refused, are its only cause. That uses up
+        nobody's restarts."""
+        return all(loss.refused for loss in self.fallen.values()) if self.fallen else self.kind in _OWN
+
     def worn_out(self, strategy: Strategy) -> bool:
         """Whether a strategy has used all its tries."""
         return self.tries.get(strategy, 0) >= limits.MAX_ATTEMPTS
@@ -131,9 +140,9 @@ class Incident:
         """The outcome when training continues."""
         return Outcome.STARTED_OVER if self.over.times else Outcome.HEALED
 
-    def start_over(self, steps: int, text: str) -> None:
+    def start_over(self, steps: int, text: str, now: int) -> None:
         """All ranks start over. `steps`: how many steps were done before."""
-        self.over.count(steps, self.checkpoint.updates)
+        self.over.count(steps, self.checkpoint.updates, now, self.is_own)
         self.state_lost, self.checkpoint.updates = False, -1  # what they train from here on is a state again
         self.note(text)
 

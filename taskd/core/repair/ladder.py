@@ -8,6 +8,7 @@ follows:
 - *A step raises each time it is done*: EXIT with that error. No newcomer is started, since it would raise again.
 - *An operator ends the job with a checkpoint*: EXIT once it is written. If it cannot be, the job goes on.
 - *Nothing is lost* (the dead ranks had done their work), or only an external launcher can start ranks: OBSERVE.
+- *All start over again and again, and come to the same end each time*: EXIT, after as many starts as a rank may have.
 - *Ranks were found to hold different things*: no newcomer can take what a lost rank held from another one.
 - *All would start again, or the job would end*: survivors first write the last checkpoint, if the script has said how.
   Not if a step raises each time: then what ends the job is the script's own, and may be in its state.
@@ -117,6 +118,17 @@ NO_SAVING = Saving()
 
 
 @dataclass(frozen=True, slots=True)
+class Objection:
+    """What speaks against a repair, in words. Empty: nothing does."""
+
+    to_replacing: str = ""  # no rank's state can replace another's
+    to_starting_over: str = ""  # it has come to the same end too often
+
+
+NO_OBJECTION = Objection()
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """Everything that the ladder reads."""
 
@@ -131,7 +143,7 @@ class Situation:
     state_lost: bool  # survivors were asked, and none holds a whole state
     repairing: bool  # ranks are parked for a repair, so it must be brought to an end
     all_start: bool  # every rank's node can start workers, or the rank can be placed elsewhere
-    irreplaceable: str = ""  # why no rank's state can replace another's; empty: it can
+    objection: Objection = NO_OBJECTION
     saving: Saving = NO_SAVING
     fallen: tuple[Loss, ...] = ()  # ranks that died in this incident, in time order, with those started again
     ruling: Ruling = PLAIN  # what the user's policy says about these losses
@@ -188,7 +200,10 @@ def _decide(now: Situation) -> Decision:
     impossible = now.ruling.ends or _impossible(now)
     if impossible:
         return _give_up(now, f"{what}; {impossible}", now.losses or now.fallen)
-    return _climb(now, what)
+    found = _climb(now, what)
+    if found.strategy is Strategy.RESPAWN and now.objection.to_starting_over:
+        return _give_up(now, f"{what}; {now.objection.to_starting_over}", now.losses or now.fallen)
+    return found
 
 
 def _failed_before(now: Situation) -> bool:
@@ -277,10 +292,10 @@ def _climb(now: Situation, what: str) -> Decision:
     plain = what
     if now.ruling.why:
         what += f" ({now.ruling.why})"
-    if now.irreplaceable and now.losses and now.trained:
+    if now.objection.to_replacing and now.losses and now.trained:
         if Strategy.RESPAWN in open_rungs:  # likewise
-            return Decision(Strategy.RESPAWN, f"{what}; {now.irreplaceable}{ALL_AGAIN}")
-        return _give_up(now, f"{what}; {now.irreplaceable}", now.losses)
+            return Decision(Strategy.RESPAWN, f"{what}; {now.objection.to_replacing}{ALL_AGAIN}")
+        return _give_up(now, f"{what}; {now.objection.to_replacing}", now.losses)
     if respawn and not now.trained:
         return Decision(Strategy.RESPAWN, f"{what} before any step was seen to be done{ALL_AGAIN}")
     if respawn and now.state_lost:

@@ -16,7 +16,7 @@ from taskd.core.policy.rules import DEFAULT, Event, Policy
 from taskd.core.policy.ruling import History
 from taskd.core.records import NodeRecord, NodeState, RankRecord, Restart
 from taskd.core.repair.incident import Incident
-from taskd.core.repair.ladder import Decision, Loss, Saving, Situation, causes_first, decide, faults
+from taskd.core.repair.ladder import Decision, Loss, Objection, Saving, Situation, causes_first, decide, faults
 from taskd.core.starts_over import StartsOver
 from taskd.core.types import GivenUp, RankState, Strategy
 from taskd.core.words import FOR_ITS_MEMORY, NOT_STARTED
@@ -142,7 +142,7 @@ def forecast(
             max_restarts=rules.max_restarts,
             trained=members.trained,
             state_lost=False,
-            irreplaceable=irreplaceable,
+            objection=Objection(irreplaceable),
             repairing=False,
             all_start=True,
             ruling=history.ruling(faults(wanted), 0, now),
@@ -187,6 +187,8 @@ def situation(
     if homeless:
         room = sum(members.free_slots(node) for node in members.nodes.values())
     at = {rank: place for place, rank in enumerate(incident.fallen)}
+    most = max(rules.max_restarts, 1)
+    vain = over.in_vain(members.steps_done, checkpoint.updates, now, most) if incident.is_own else ""
     lost = causes_first(sorted(losses(members), key=lambda loss: at.get(loss.rank, len(at))))
     return Situation(
         losses=lost,
@@ -199,7 +201,7 @@ def situation(
         max_restarts=rules.max_restarts,
         trained=members.trained,
         state_lost=incident.state_lost,
-        irreplaceable=over.irreplaceable,
+        objection=Objection(over.irreplaceable, vain),
         repairing=repairing,
         all_start=room >= homeless,
         saving=Saving(not over.damaged and can_save(members), checkpoint.updates >= 0, checkpoint.stops),
