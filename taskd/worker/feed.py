@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -41,11 +41,17 @@ ANOTHER = (
 LOST = (
     "an epoch begins, and nobody can tell where the loader is: it holds an iterator, or counts in processes that stay"
 )
+SHORTER = "a loader that was opened once more has no batch for step {step}: it ends after {count} batches"
+_END = object()
 _logger = log.get(__name__)
 
 
 class AnotherBatch(Exception):
     """Raised when it is not known which batch this rank has to train on."""
+
+
+class LoaderEnded(Exception):
+    """Raised when a loader without a length has no batch left."""
 
 
 class Order:
@@ -110,6 +116,14 @@ def _epoch_of(sampler: Any) -> int | None:
         return None
 
 
+def _length(loader: Any) -> int | None:
+    """Return the length of this loader, if it has one: a DataLoader over an IterableDataset may have none."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
 class Feed:
     """The batches of one loader over one or more epochs."""
 
@@ -117,11 +131,15 @@ class Feed:
         self, loader: Iterable[Any], epochs: int, loaders: Loaders | None = None, numbering: Numbering | None = None
     ) -> None:
         """`loaders`: what is known about all loaders of the session; `numbering`: the numbers that the steps get."""
-        if not isinstance(loader, Sized):
-            raise UsageError("steps() needs a loader with a length: a newcomer must know how many steps it is to skip")
         if epochs < 1:
             raise UsageError(f"epochs must be 1 or more, not {epochs}")
-        self.loader, self.per_epoch, self.epochs = loader, len(loader), epochs
+        self.loader, self.per_epoch, self.epochs = loader, _length(loader), epochs
+        """`per_epoch` is None as long as nobody knows it."""
+        if self.per_epoch is None and (epochs > 1 or hasattr(loader, "__next__")):
+            raise UsageError(
+                f"a {type(loader).__name__} without a length: steps(epochs=...) needs one, and an iterator cannot be "
+                "opened again by a newcomer; write one loop of steps(loader) for each epoch, over what makes iterators"
+            )
         self.numbering = numbering if numbering is not None else Numbering()
         self.before = b""  # generators before the last batch was loaded (for an epoch's first batch: before opening)
         self._iterator: Iterator[Any] | None = None
@@ -136,8 +154,14 @@ class Feed:
         self._known = self._loaders.enter(loader)
         self._opening: Opening | None = None
 
-    def __len__(self) -> int:
-        return self.per_epoch * self.epochs
+    @property
+    def length(self) -> int | None:
+        """The number of all batches. None: that is not known yet."""
+        return None if self.per_epoch is None else self.per_epoch * self.epochs
+
+    def position(self, number: int) -> int:
+        """Return the place of this batch in its epoch."""
+        return number % self.per_epoch if self.per_epoch else number
 
     @property
     def hides(self) -> bool:
@@ -155,7 +179,7 @@ class Feed:
         return getattr(self.loader, "takes_steps_early", False) is True
 
     def batch(self, number: int) -> Any:
-        """Return batch `number`, counted over all epochs."""
+        """Return batch `number`, counted over all epochs. Raises LoaderEnded if there is none, which nobody knew."""
         if number == self._number:
             if not self._handed.put_back():
                 self._again(number)  # the step wrote, or may have written, into its batch
@@ -172,12 +196,12 @@ class Feed:
         else:
             self.before = rng.capture()
             self._loaders.look()
-        loaders, first = self._loaders, number % self.per_epoch == 0
+        loaders, first = self._loaders, self.position(number) == 0
         known = loaders.before or (loaders.last if again else None)
         if known is not None and first and known.at < self.numbering.start + number and self._known.own.lost:
             raise AnotherBatch(LOST)
         if again or number != self._next or first:
-            at = self.numbering.start + number - number % self.per_epoch
+            at = self.numbering.start + number - self.position(number)
             before = self._opening if again or self._next >= 0 else None
             opening = before if before is not None and before.at == at else loaders.inherited(at, self._known)
             if known is not None and known.at == self.numbering.start + number - 1 and not first:
@@ -212,7 +236,7 @@ class Feed:
         """Open the loader at a batch that was loaded before, and check that the batch is the same."""
         own = rng.capture()
         self._open(number, opening)
-        if known.before and number % self.per_epoch:
+        if known.before and self.position(number):
             rng.restore(known.before)
         self._load(number)
         self._compare(known)
@@ -224,14 +248,19 @@ class Feed:
 
     def _load(self, number: int) -> None:
         assert self._iterator is not None
-        ends, own = (number + 1) % self.per_epoch == 0, self._known.own
-        looks = self._loaders.watches and (own.new or self._looks(number))
+        at, own = self.position(number), self._known.own
+        ends = at + 1 == self.per_epoch
+        looks = self._loaders.watches and (own.new or self._known.looks(self.loader, at, self.per_epoch))
         if looks and not own.new:
             own.counts.begin(self.loader)
         try:
             self._batch = next(self._iterator)
         except StopIteration:
-            raise UsageError(f"the loader has {self.per_epoch} batches by its length, but ended before") from None
+            if self.per_epoch is not None:
+                raise UsageError(f"the loader has {self.per_epoch} batches by its length, but ended before") from None
+            self.per_epoch, self._loading = number, -1
+            self._known.epoch_ended()
+            raise LoaderEnded from None
         self._order.opened()
         self._number, self._next = number, number + 1
         self._handed = Handed(self._batch)
@@ -241,9 +270,6 @@ class Feed:
         if looks:
             self._known.loaded(self.loader)
         own.new = False
-
-    def _looks(self, number: int) -> bool:
-        return self._known.looks(self.loader, number % self.per_epoch, self.per_epoch)
 
     def _exhaust(self) -> None:
         """Ask for one batch more at an epoch's end, as a plain Python loop does: a sampler may then draw or count once
@@ -263,7 +289,7 @@ class Feed:
         written = {id(tensor) for tensor in self._handed.written()}
         if not written or not isinstance(loader, (list, tuple)):
             return ""  # a loader makes each batch anew
-        again = Handed(loader[self._number % self.per_epoch]).tensors()
+        again = Handed(loader[self.position(self._number)]).tensors()
         return SPOILT if any(id(tensor) in written for tensor in again) else ""
 
     def sample(self) -> Any:
@@ -295,12 +321,12 @@ class Feed:
 
     def _open(self, number: int, known: Opening | None) -> None:
         """Open the loader at batch `number`. `known`: how this rank, or its life before, opened this epoch earlier."""
-        epoch, position = divmod(number, self.per_epoch)
+        position = self.position(number)
         own = rng.capture()
         self._iterator = None
         opening = known
         if opening is None:
-            opening = self._known.opening(self.loader, self.numbering.start + epoch * self.per_epoch)
+            opening = self._known.opening(self.loader, self.numbering.start + number - position)
         else:
             counts.put(self.loader, self._known.own.counts.of(opening.numbers))
         if self._loaders.watches:
@@ -308,13 +334,13 @@ class Feed:
         self._known.own.new = True
         rng.restore(opening.before)
         self._opening = opening
-        self._order.opens(epoch)
+        self._order.opens((number - position) // self.per_epoch if self.per_epoch else 0)
         first = self._first(position)
-        self._iterator = self._loaders.open(
-            self.loader, self._known, opening, self.per_epoch - first, known is not None
-        )
-        for _ in range(position - first):
-            next(self._iterator)
+        left = 0 if self.per_epoch is None else self.per_epoch - first
+        self._iterator = self._loaders.open(self.loader, self._known, opening, left, known is not None)
+        for at in range(first, position):
+            if next(self._iterator, _END) is _END:
+                raise AnotherBatch(SHORTER.format(step=self.numbering.start + number, count=at))
         if position:
             rng.restore(own)
 

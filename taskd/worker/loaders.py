@@ -225,10 +225,11 @@ class Known:
             self.drew = self._watch.draws() or (not self.stays and self._watch.counts())
         return self.drew
 
-    def looks(self, loader: Any, position: int, per_epoch: int) -> bool:
-        """Whether this batch is one of an epoch's first, or one at which a sampler may come to its end."""
+    def looks(self, loader: Any, position: int, per_epoch: int | None) -> bool:
+        """Whether this batch is one of an epoch's first, or one at which a sampler may come to its end. `per_epoch`:
+        None if nobody knows where that is."""
         ahead = self.processes * (loader.prefetch_factor or 0) if self.processes else 0
-        return bool(position < _LOOKS or position >= per_epoch - 1 - ahead)
+        return per_epoch is None or bool(position < _LOOKS or position >= per_epoch - 1 - ahead)
 
     def loaded(self, loader: Any) -> None:
         """Note that a batch was loaded from the loader, and that nothing else happened meanwhile."""

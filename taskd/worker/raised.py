@@ -23,7 +23,7 @@ from taskd import log
 from taskd.core.words import follows
 from taskd.errors import StepAbandoned, UsageError
 from taskd.worker.exits import first_line
-from taskd.worker.feed import AnotherBatch, Feed
+from taskd.worker.feed import AnotherBatch, Feed, LoaderEnded
 from taskd.worker.heal import Repair
 from taskd.worker.naming import told
 from taskd.worker.registered import Registered
@@ -54,7 +54,7 @@ class Raised:
         has failed and a repair has begun, after which the loader is asked once more."""
         try:
             return feed.batch(number - start)
-        except (UsageError, AnotherBatch):
+        except (UsageError, AnotherBatch, LoaderEnded):
             raise
         except Exception as error:
             if not feed.hides and self.is_tried_again(number, error):

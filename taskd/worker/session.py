@@ -24,7 +24,7 @@ from taskd.state.replica import Replica
 from taskd.state.unaccounted import reached
 from taskd.worker import compiling, hooks, pausing
 from taskd.worker.between import Between
-from taskd.worker.feed import Feed
+from taskd.worker.feed import Feed, LoaderEnded
 from taskd.worker.heal import Repair
 from taskd.worker.last_checkpoint import LastCheckpoint
 from taskd.worker.listener import Listener
@@ -187,13 +187,15 @@ class Session:
 
     def _train(self, feed: Feed, ordinal: int, start: int) -> Iterator[Step]:
         """Yield the steps of a loop that began after `start` updates, until all ranks have ended the loop."""
-        transaction, ends, end = self._transaction, self.ends, start + len(feed)
+        transaction, ends = self._transaction, self.ends
         while len(ends) < ordinal:
+            end = None if feed.length is None else start + feed.length
+            is_over = end is not None and self.updates >= end
             if self._repair.saving is not None:
-                self._last_checkpoint.write(transaction, at_end=self.updates >= end)
+                self._last_checkpoint.write(transaction, at_end=is_over)
                 continue
             owes = transaction.effects.owes(self.updates)
-            if self.updates >= end and not owes:
+            if end is not None and is_over and not owes:
                 transaction.variables.arrives(end)
                 arrived = self._repair.together.all_arrived(transaction.heal) and len(ends) < ordinal
                 if arrived and transaction.variables.loop_ends(end, transaction.heal):
@@ -209,6 +211,8 @@ class Session:
                     step = transaction.hand_out(feed, start)
                 except StepAbandoned:  # raised in a collective of the loader
                     transaction.heal()
+                    continue
+                except LoaderEnded:
                     continue
                 try:
                     yield step

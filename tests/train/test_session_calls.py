@@ -17,14 +17,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, IterableDataset
 
 from taskd._c10d import Mode, control
-from taskd.errors import StepAbandoned
+from taskd.errors import StepAbandoned, UsageError
 from taskd.state import tree
 from taskd.state.coverage import Coverage
 from taskd.state.living import living
 from taskd.state.replica import Replica
 from taskd.state.strange import Doubts
 from taskd.worker.calls import Calls, Outcome
-from taskd.worker.feed import Feed
+from taskd.worker.feed import AnotherBatch, Feed, LoaderEnded
 from taskd.worker.following import follow_call, follow_optimizer
 from taskd.worker.session import Session
 from taskd.worker.step_state import StepEvent, StepMachine
@@ -363,6 +363,34 @@ def test_a_sample_of_a_stream_is_its_first_batch() -> None:
             return 6
 
     assert Feed(DataLoader(Stream(), batch_size=2), 1).sample().tolist() == [0, 1]
+
+
+def test_a_loader_without_a_length_ends_where_it_ends() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    feed = Feed(DataLoader(Stream(), batch_size=None), 1)
+    assert [feed.batch(0), feed.batch(1), feed.batch(2), feed.length] == [0, 1, 2, None]
+    with pytest.raises(LoaderEnded):
+        feed.batch(3)
+    assert feed.length == 3 and feed.batch(2) == 2
+    later = Feed(DataLoader(Stream(), batch_size=None), 1)
+    assert later.batch(2) == 2, "a newcomer skips what is done"
+    with pytest.raises(AnotherBatch, match="no batch for step 5: it ends after 3"):
+        Feed(DataLoader(Stream(), batch_size=None), 1).batch(5)
+    with pytest.raises(LoaderEnded):
+        Feed(DataLoader(Stream(), batch_size=None), 1).batch(3)
+
+
+def test_what_needs_a_length_says_so() -> None:
+    class Stream:
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    for loader, epochs in ((Stream(), 2), (iter([1]), 1)):
+        with pytest.raises(UsageError, match="without a length"):
+            Feed(loader, epochs)
 
 
 # ---- what is not registered ----------------------------------------------------------------------------------------

@@ -121,6 +121,7 @@ def test_a_newcomer_of_one_that_died_between_two_loops(ahead: bool) -> None:
 
 def seen(feed: Feed, epoch: int) -> list[int]:
     """Return the samples of one epoch, in order."""
+    assert feed.per_epoch is not None
     return [int(feed.batch(epoch * feed.per_epoch + at)) for at in range(feed.per_epoch)]
 
 
