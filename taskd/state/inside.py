@@ -7,14 +7,12 @@ finds them: leaves.py looks at what they can reach.
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from taskd.state.carrying import Attributes, carried_in
 from taskd.state.held import place_of
@@ -27,6 +25,27 @@ from taskd.state.sources import is_the_scripts
 
 _FILLED = (list, dict, set, deque)
 _OWN_OF_OPTIMIZERS = ("defaults", "state", "param_groups")
+
+
+class Shape(NamedTuple):
+    """The parts of modules, and what says what these compute."""
+
+    modules: Sequence[torch.nn.Module] = ()
+    kinds: Sequence[type] = ()
+    parts: Sequence[tuple[Mapping[str, Any], list[int]]] = ()
+    """Where each module has its parts, and the ids of these."""
+    spaces: Sequence[Mapping[str, Any]] = ()
+    forwards: Sequence[Any] = ()
+    """The functions that stand for the forwards of some."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether all is as it was. This takes some 0.2 ms for 1,000 modules."""
+        return (
+            all([*map(id, there.values())] == ids for there, ids in self.parts)
+            and [*map(type, self.modules)] == self.kinds
+            and all(space.get("forward") is one for space, one in zip(self.spaces, self.forwards, strict=True))
+        )
 
 
 class Inside(NamedTuple):
@@ -47,6 +66,7 @@ class Inside(NamedTuple):
     """The addresses of these tensors."""
     of_forwards: Attributes = Attributes()
     """What forwards hand on to later ones, and what else they read."""
+    shape: Shape = Shape()
 
     @property
     def things(self) -> list[Thing]:
@@ -92,22 +112,24 @@ def inside_of(models: Mapping[str, torch.nn.Module], optimizers: Mapping[str, to
             found += ((f"{label}.param_groups[{at}][{key!r}]", item) for key, item in put)
     ids, addresses = frozenset(put_back), frozenset(places)
     modules = tuple((f"the modules of {label}", _all_of(model)) for label, model in models.items())
-    carried = carried_in(named)
-    return Inside(tuple(found), tuple(owners), tuple(classes.items()), modules, tuple(kept), ids, addresses, carried)
+    return Inside(
+        tuple(found),
+        tuple(owners),
+        tuple(classes.items()),
+        modules,
+        tuple(kept),
+        ids,
+        addresses,
+        carried_in(named),
+        _shape_of([module for _, module in named]),
+    )
 
 
-class Changes:
-    """Counts, in this process, how often something becomes a part of one of these modules."""
-
-    def __init__(self) -> None:
-        self.count, self.of = 0, frozenset[int]()
-        register_module_module_registration_hook(self._note)
-
-    def _note(self, module: torch.nn.Module, *_: Any) -> None:
-        self.count += id(module) in self.of
-
-
-changes = functools.cache(Changes)
+def _shape_of(modules: Sequence[torch.nn.Module]) -> Shape:
+    spaces = [space_of(one) for one in modules]
+    there = [space.get("_modules", {}) for space in spaces]
+    parts = [(one, [*map(id, one.values())]) for one in there]
+    return Shape(modules, [*map(type, modules)], parts, spaces, [space.get("forward") for space in spaces])
 
 
 def _all_of(model: torch.nn.Module) -> Which:

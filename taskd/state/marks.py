@@ -34,7 +34,8 @@ from taskd.state.tree import bytes_of
 _ELEMENTS = 1024
 """Elements that are compared, spread over all."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_OBJECT, _METHOD = mark("code of an object"), mark("code of a class")
+_CODE = mark("code ")
+_OBJECT, _METHOD, _FUNCTION = mark("code of an object"), mark("code of a class"), mark("code function ")
 _NUMBERS = mark("numbers ")
 """With this begin the marks of tensors and arrays."""
 
@@ -70,9 +71,9 @@ def which_of(value: Any) -> Which | None:
         value = value.func if kind is not MethodType else value.__func__
         kind = type(value)
     if kind is FunctionType:
-        return code(f"{value.__module__}.{value.__qualname__}, line {value.__code__.co_firstlineno}")
+        return code(f"function {value.__module__}.{value.__qualname__}, line {value.__code__.co_firstlineno}")
     if kind is BuiltinFunctionType:
-        return code(f"{value.__module__}.{value.__qualname__}")
+        return code(f"function {value.__module__}.{value.__qualname__}")
     if issubclass(kind, torch.nn.Module) or (is_the_scripts(kind) and not issubclass(kind, (torch.Tensor, type))):
         what = "" if issubclass(kind, torch.nn.Module) else "of an object "
         return code(f"{what}{kind.__module__}.{kind.__qualname__}")
@@ -83,6 +84,16 @@ def may_be_missing(marks: Set[bytes]) -> bool:
     """Whether what has one of these marks may be there or not: an object whose values are looked at anyway, or a
     function of a class that nobody has reached so far."""
     return any(one.startswith((_OBJECT, _METHOD)) for one in marks)
+
+
+def is_of_a_function(data: bytes) -> bool:
+    """Whether this is the mark of a function. To make it once more does nothing else."""
+    return data.startswith(_FUNCTION)
+
+
+def is_of_code(data: bytes) -> bool:
+    """Whether this is the mark of code."""
+    return data.startswith(_CODE)
 
 
 def mark_of_code(which: Which) -> bytes:

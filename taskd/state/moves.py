@@ -7,8 +7,8 @@ steps had changed before.
 Failure modes: a rank lacks what the rest of the step has set; a rank's own value is replaced by another rank's.
 Invariants: a value is only taken if it was the same on all ranks when the step began, and is the same on all that have
 seen its end. A row must have been the same before all steps that are remembered, too: it may begin anew in each loop.
-The value must have moved before, or two such ranks tell it. What a rank may lack, and nobody can tell it, is refused by
-its name. All ranks come to the same conclusion.
+The value must have moved before, or two such ranks tell it. No code is taken, but a rank may have the same already.
+What a rank may lack, and nobody can tell it, is refused by its name. All ranks come to the same conclusion.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.errors import PeerError
+from taskd.state.marks import is_of_code
 from taskd.state.plain import can_be_given, shortened
 from taskd.state.rows import Rows
 
@@ -68,7 +69,9 @@ def settle_moves(told_by: Sequence[Moves | None], rank: int) -> tuple[Rows, set[
     for at, one in enumerate(told_by):
         if one is None or not one.lacks:
             continue
-        agreed = {name: value for name in told if name not in own and (value := _agreed(ranks, name)) is not None}
+        known = {name: value for name in told if name not in own and (value := _agreed(ranks, name)) is not None}
+        there = {name for name, value in known.items() if is_of_code(value) and one.now.get(name) == value}
+        agreed = {name: value for name, value in known.items() if name in there or can_be_given(value)}
         refused.update(name for name in one.unknown if name not in agreed)
         before = one.before or {}
         refused.update(name for name in new_to_all - agreed.keys() if one.now.get(name) == before.get(name))
@@ -81,7 +84,7 @@ def _agreed(ranks: Sequence[Moves], name: str) -> bytes | None:
     """Return the value that all have which have seen the end of the step, if it is the same for each rank."""
     now = [one.now.get(name) for one in ranks if not one.lacks]
     before = [one.before.get(name) for one in ranks if one.before is not None]
-    if not now or now[0] is None or not can_be_given(now[0]):
+    if not now or now[0] is None:
         return None
     if any(value != now[0] for value in now) or any(value != before[0] for value in before):
         return None

@@ -20,6 +20,7 @@ import os
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from types import CellType
@@ -31,7 +32,7 @@ from taskd.state.handlers import Handlers, of_signals
 from taskd.state.hooks import HOOKED
 from taskd.state.leaves import GONE, HOOK, WHICH, At, Leaf, Thing, stored_leaves
 from taskd.state.leftover import KINDS
-from taskd.state.marks import is_of_numbers, may_be_missing
+from taskd.state.marks import is_of_a_function, is_of_numbers, may_be_missing
 from taskd.state.places import Spot, space_of
 from taskd.state.plain import Noted, can_be_given, filled, packed, shortened, unpacked
 from taskd.state.remade import is_named_tuple
@@ -104,12 +105,22 @@ class Observed:
     """The names of what modules keep, which is mostly what their forwards have made."""
     searched: bool = False
     """Whether the last look has searched all anew, because something else was there."""
+    unloaded: Rows | None = None
+    """What a newcomer's look has found before it has loaded anything for good."""
 
     def pays(self) -> bool:
         """Whether looks take little enough of the time. Once they do not, they never do again."""
         since_ns = time.monotonic_ns() - self._began_ns
         self._stopped = self._stopped or (self._looks >= _TRIED and self._spent_ns > MOST_SHARE * since_ns)
         return not self._stopped
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """What is done inside is a part of a look, and of the time that looks take."""
+        begin = time.monotonic_ns()
+        self._began_ns = self._began_ns or begin
+        yield
+        self._spent_ns += time.monotonic_ns() - begin
 
     def lost_sight(self) -> set[str]:
         """Return, once, the names of what steps had changed when looks have stopped. Nobody knows it from then on."""
@@ -127,7 +138,6 @@ class Observed:
         """Return the values that differ from those of the first look. `things`: returns all of them, less those of
         these names; `scope`: is called if all is searched anew; `counts`: returns how many hooks there are (hooks.py);
         `of`: if it is not what it was at the last look, all is searched anew."""
-        begin = time.monotonic_ns()
         names = self._watch.look(things(self._watch.dull)) if of == self._of else None
         self.searched = names is None
         if names is None:
@@ -136,7 +146,7 @@ class Observed:
             names = self._watch.values.keys() | (self._first or {}).keys()
         before, self._hooks = self._hooks, counts()
         if self._first is None:
-            self._first, self._began_ns = {**self._watch.values, **self._hooks}, begin
+            self._first = {**self._watch.values, **self._hooks}
         if self.searched or self._hooks is not before:
             names = {*names, *self._hooks, *before}
         for name in names:
@@ -148,7 +158,6 @@ class Observed:
             else:
                 self._changed.pop(name, None)
         self._looks += 1
-        self._spent_ns += time.monotonic_ns() - begin
         return {**self._changed}
 
     @property
@@ -166,6 +175,16 @@ class Observed:
         """The generators of random numbers that the last search has met, by name."""
         return self._watch.generators
 
+    def keep_loaded(self, now: Rows, rows: Rows) -> None:
+        """Take what the loading of a newcomer's first batch has changed for what was there from the first, as it was
+        for the life before: its first look came after the loading. Not so what is given anyway (`rows`)."""
+        before, self.unloaded = self.unloaded, None
+        if before is None or self._first is None:
+            return
+        for name in now.keys() - rows.keys():
+            if before.get(name) != now[name] != GONE:
+                self._first[name] = now[name]
+
     def adopt(self, rows: Rows) -> None:
         """From now on these values count as changed. This rank's predecessor has changed them."""
         for name in rows:
@@ -181,6 +200,8 @@ class Observed:
                 continue  # what can be given of it is given by name
             if leaf is not None and wanted == _NOTHING and is_of_numbers(leaf.data):
                 made.append((name, leaf))
+            elif leaf is not None and is_of_a_function(leaf.data) and self._was_nothing(name, wanted, rows):
+                made.append((_place_of(name), leaf))
             elif _can_be_followed(wanted, leaf):
                 continue  # see check()
             elif leaf is None or wanted == GONE or not can_be_given(wanted) or _has_a_namesake(name, rows):
@@ -207,9 +228,20 @@ class Observed:
         missed = {
             name
             for name, wanted, leaf in unlike
-            if not _may_stay(wanted, leaf, given) and not _can_be_followed(wanted, leaf)
+            if not self._may_stay(name, wanted, leaf, rows, given) and not _can_be_followed(wanted, leaf)
         }
         given.missed = sorted({*given.missed, *missed} - {*given.left})
+
+    def _was_nothing(self, name: str, wanted: bytes, rows: Rows) -> bool:
+        """Whether it says which code is somewhere, and nothing was there."""
+        place, first = _place_of(name), self._first or {}
+        return wanted == GONE and place != name and rows.get(place, first.get(place)) == _NOTHING
+
+    def _may_stay(self, name: str, wanted: bytes, leaf: Leaf | None, rows: Rows, given: Given) -> bool:
+        """Whether it was made where there was None, and a flag that was left may say so."""
+        if not given.left or leaf is None:
+            return False
+        return (wanted == _NOTHING and is_of_numbers(leaf.data)) or self._was_nothing(name, wanted, rows)
 
     def has_lost(self, things: Sequence[Thing], scope: Scope, rows: Rows) -> bool:
         """Whether tensors or arrays are otherwise than in a look."""
@@ -230,19 +262,23 @@ class Observed:
                 continue  # it was made at its first use, and whoever finds it uses it
             if name.startswith(HOOK) and GONE in (there, wanted):  # a hook that some step registers
                 continue
-            if name.startswith(HOOKED) or (GONE in (there, wanted) and may_be_missing({there, wanted})):
+            if name.startswith(HOOKED):
                 continue
+            if GONE in (there, wanted) and may_be_missing({there, wanted}):
+                is_nothing = there == GONE and now.get(_place_of(name)) == _NOTHING
+                if not (is_nothing or self._was_nothing(name, wanted, rows)):
+                    continue  # otherwise None in its place says that no step has set it so far
             yield name, wanted, leaves.get(name)
+
+
+def _place_of(name: str) -> str:
+    """Return the name of the place, if this one says which code is there."""
+    return name.removesuffix(WHICH)
 
 
 def _can_be_followed(wanted: bytes, leaf: Leaf | None) -> bool:
     """Whether it is a tensor, as it should be, of which only a mark is known."""
     return leaf is not None and type(leaf.value) in KINDS and is_of_numbers(wanted) and is_of_numbers(leaf.data)
-
-
-def _may_stay(wanted: bytes, leaf: Leaf | None, given: Given) -> bool:
-    """Whether it was made where there was None, and a flag that was left may say so."""
-    return bool(given.left) and wanted == _NOTHING and leaf is not None and is_of_numbers(leaf.data)
 
 
 def _give(name: str, leaf: Leaf, value: Any, seen: Seen, given: Given, markers_stay: bool) -> None:
@@ -294,7 +330,7 @@ def set_before_use(
     return {
         name
         for name, leaf in found.items()
-        if _is_in(name.rpartition(" of ")[2].removesuffix(WHICH), leaf, written)
+        if _is_in(_place_of(name.rpartition(" of ")[2]), leaf, written)
         and (leaf.at is None or (id(leaf.at[0]), leaf.at[1]) not in hooked)
     }
 

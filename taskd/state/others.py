@@ -16,8 +16,8 @@ from taskd.state.carrying import Attribute
 from taskd.state.counters import Loop
 from taskd.state.graphs import Graphs
 from taskd.state.hooks import Hooks
-from taskd.state.inside import Inside, changes
-from taskd.state.leaves import GENERATOR, WHICH, Thing, met_in
+from taskd.state.inside import Inside
+from taskd.state.leaves import GENERATOR, GONE, WHICH, Thing, met_in
 from taskd.state.look import Look
 from taskd.state.observed import Given, Observed, Scope, Seen, set_before_use
 from taskd.state.places import NUMBERS, Place, Spot, listed_at, reached, space_of
@@ -57,21 +57,25 @@ class Others:
     _carrying: tuple[Attribute, ...] = ()
     _reading: tuple[Attribute, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
-    _changes: int = 0
     _all: tuple[Set[int], Inside, Set[int]] | None = None
 
     def look_inside(self, number: int, is_new: bool) -> None:
         """See what modules and optimizers keep now and then. `is_new`: the loop is another one."""
         if is_new:
             self.graphs.loop_begins()
-        if is_new or number % INSIDE_EVERY == 0 or changes().count != self._changes:
-            self._inside, self._changes = self.looks_inside(), changes().count
-            changes().of = self._inside.put_back
-            self.observed.results = tuple(name for name, _, _ in self._inside.kept)
-            left = self._left()
-            forwards = self._inside.of_forwards
-            self._carrying = (*forwards.handed_on, *left)
-            self._reading = tuple(one for one in forwards.read if one not in left)
+        if is_new or number % INSIDE_EVERY == 0:
+            self._look_inside()
+        elif self.observed.pays() and not self._inside.shape.stays:
+            with self.observed.timed():
+                self._look_inside()
+
+    def _look_inside(self) -> None:
+        self._inside = self.looks_inside()
+        self.observed.results = tuple(name for name, _, _ in self._inside.kept)
+        left = self._left()
+        forwards = self._inside.of_forwards
+        self._carrying = (*forwards.handed_on, *left)
+        self._reading = tuple(one for one in forwards.read if one not in left)
 
     def look(self, look: Look) -> None:
         """Add the other values to this look, if looks take little enough time."""
@@ -79,7 +83,8 @@ class Others:
             return
         of = (look.place, look.loop, *map(tuple, look.values), *look.rows)
         counts = partial(self.hooks.look, self._inside.owners)
-        look.others = self.observed.look(self._reached, lambda: self._scope(look), counts, of)
+        with self.observed.timed():
+            look.others = self.observed.look(self._reached, lambda: self._scope(look), counts, of)
         if self.observed.searched:
             rng.follow_by_name(self.observed.generators)
 
@@ -111,8 +116,9 @@ class Others:
         for at, one in loops:
             at.give({place: given.own[place.text] for place in _named(at, one) if place.text in given.own})
         self.observed.check(self._reached(), self._scope(look), look.others, given)
-        if given.missed:
-            given.missed = sorted({*given.missed} - self.set_before_use(look))
+        if given.missed:  # a list that is only shown, and holds tensors by now, is left out (rows.py)
+            longer = {name for _, one in loops for name in one.kept.shown if look.others.get(name) == GONE}
+            given.missed = sorted({*given.missed} - longer - self.set_before_use(look))
         self.given = given
 
     @property

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from taskd.state.counters import Counters, Loop, name_of, row_of
-from taskd.state.leaves import GENERATOR
+from taskd.state.leaves import GENERATOR, GONE
 from taskd.state.look import Look, fitting, unpacked
 from taskd.state.moves import Moves, settle_moves
 from taskd.state.numbering import Asked
@@ -193,6 +193,7 @@ class Variables:
         last = self.inherited.looks[-1]
         here = last.number == look.number
         if last.is_beside(look) and (here or not late):
+            self.others.observed.keep_loaded(look.others or {}, last.others or {})
             self._put(script, last.values, last, markers_stay=len(self.inherited.looks) == 1)
             self.others.observed.adopt(last.others or {})
             look = self._look(script, look.number, look.loop)
@@ -263,6 +264,8 @@ class Variables:
         script, seen = Script.asking(), self._seen(number)
         if script is not None and seen is not None:
             loop = self._loops.of(script)
+            unknown |= {name for name in seen.rows if take.get(name) == GONE}  # it holds more than values elsewhere
+            take = {name: data for name, data in take.items() if name not in unknown}
             settled.judge(
                 {*map(name_of, loop.computes), *loop.moved_unseen}, {*map(name_of, (*loop.carried, *loop.perhaps))}
             )
@@ -306,6 +309,13 @@ class Variables:
     def pack(self) -> list[bytes]:
         """Return the looks of the last steps, for the record."""
         return [look.pack() for look in self.looks]
+
+
+def before_loading(variables: Variables) -> None:
+    """A newcomer is about to get its loaders' numbers, and to load its first batch. What that changes, such as
+    `self.turns += 1` in an `__iter__`, is not to be set back."""
+    if (script := Script.asking()) is not None:
+        variables.others.observed.unloaded = variables._look(script, -1, -1).others
 
 
 def seen_to(variables: Variables) -> set[int]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from taskd.state.coverage import listed
+from taskd.state.variables import before_loading
+from taskd.worker.counting import WHAT
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
 from taskd.worker.passage import Passage
@@ -60,6 +62,7 @@ class Newcomer:
         if self._passage.under_way:
             self._passage.end()
         if repair.newcomer:
+            doubts.look(WHAT, before_loading, self._registered.local.variables)
             self._transaction.heal()
             self._registered.coverage.rebase()
         return True

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from taskd.state.hooks import Hooks, Owner
-from taskd.state.inside import changes, inside_of
+from taskd.state.inside import inside_of
 from taskd.state.marks import which_of
 
 Hook = Callable[..., Any]
@@ -110,14 +110,31 @@ def test_nothing_is_expected_of_a_new_step() -> None:
     assert not hooks.expects and hooks.unlike(there, is_whole=True) == []
 
 
-def test_only_modules_of_the_model_count_as_changes() -> None:
-    changes().of = inside_of({"model": model}, {}).put_back
-    before = changes().count
-    nn.Sequential(nn.Linear(1, 1))
-    assert changes().count == before
-    model[1] = nn.GELU()
-    assert changes().count == before + 1
-    model[1] = nn.Tanh()
+class Other(nn.Linear):
+    """Another class of a module."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: setattr(net, "1", nn.GELU()),
+        lambda net: net[1]._modules.update(inner=nn.GELU()),
+        lambda net: net.insert(1, nn.GELU()),
+        lambda net: delattr(net, "1"),
+        lambda net: setattr(net[0], "__class__", Other),
+        lambda net: setattr(net[0], "forward", torch.relu),
+        lambda net: net.register_module("more", None),
+    ],
+    ids=["replaced", "in a leaf", "inserted", "deleted", "class", "forward", "none"],
+)
+def test_what_a_model_consists_of_is_compared(change: Callable[[nn.Module], Any]) -> None:
+    net = nn.Sequential(nn.Linear(1, 1), nn.Tanh())
+    shapes = [inside_of({"model": net}, {}).shape]
+    net.eval().calls = 1  # type: ignore[assignment]
+    assert shapes[0].stays
+    change(net)
+    shapes.append(inside_of({"model": net}, {}).shape)
+    assert [one.stays for one in shapes] == [False, True]
 
 
 def test_which_code_it_is() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from taskd.errors import PeerError
 from taskd.state.moves import MOST_BYTES, Moves, settle_moves
-from taskd.state.plain import packed
+from taskd.state.plain import mark, packed
 
 
 def value(of: object) -> bytes:
@@ -64,3 +64,14 @@ def test_what_is_told_is_short() -> None:
 def test_what_is_no_table(told: object) -> None:
     with pytest.raises(PeerError):
         Moves.heard(told)
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "refused"),
+    [("code f", "code f", False), ("code f", "code g", True), ("numbers 5", "numbers 5", True)],
+)
+def test_code_is_never_taken_but_may_be_there_already(there: str, here: str, refused: bool) -> None:
+    """The mark of numbers is of a few of them, so others may differ."""
+    before = {"n": mark(there)}
+    seen, lacks = Moves(False, before, before, ["n"]), Moves(True, before, {"n": mark(here)}, ["n"], ["n"])
+    assert settle_moves([seen, lacks], 1) == ({}, {"n"} if refused else set())

@@ -62,6 +62,28 @@ def test_what_setattr_has_set_is_given_back() -> None:
     assert found == [1.0, 0.5, 0.25, 0.25, 0.125] and variables.others.given.missed == []
 
 
+@pytest.mark.parametrize(
+    ("made", "missed"),
+    [
+        (functools.partial(nn.functional.l1_loss), []),
+        (torch.relu, []),
+        (nn.L1Loss(), ["state.loss (which one)"]),
+        (State(), ["state.loss (which one)"]),
+    ],
+)
+def test_code_that_a_step_has_made(made: Any, missed: list[str]) -> None:
+    """Only functions are taken away again: to make an object once more may do something else, too."""
+    variables, state, layer = Variables(), SimpleNamespace(loss=None), nn.Linear(1, 1)
+    found = UserList[bool]()
+    for number in NUMBERS:
+        variables.handed_out(number, 1)
+        found.append(state.loss is None)
+        layer.weight.grad = torch.full_like(layer.weight, 1.0 if state.loss is None else 2.0)
+        for name in ("loss",) if number == 2 else ():
+            setattr(state, name, made)
+    assert found == [True, True, True, not missed, False] and variables.others.given.missed == missed
+
+
 def test_what_comes_into_an_empty_object_is_seen() -> None:
     variables, state, layer = Variables(), State(), nn.Linear(1, 1)
     change: list[Callable[[int], None]] = [lambda number: state.__dict__.update(scale=float(number))]

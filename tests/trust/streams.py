@@ -1,8 +1,10 @@
 """Loaders of a script that continue where they stopped when they are opened again, so each epoch has new batches.
 
-"cursor": the loader holds a number. "itself": the loader holds an iterator. "sampler", "batches": the sampler or the
-batch sampler counts its passes; with "after" it counts at the end of a pass. "dataset": the dataset counts how often it
-was asked; with "processes" each loader process counts for itself. "iterable": an IterableDataset that continues.
+"cursor": the loader holds a number. "turns": it counts how often it was opened. "opened", "state": a flag or a text
+says that it was. "itself": it holds an iterator. "sampler", "batches": the sampler or the batch sampler counts its
+passes; with "after" it counts at the end of a pass. "dataset": the dataset counts how often it was asked; with
+"processes" each loader process counts for itself. "lazy": its first sample sets a scale. "iterable": an IterableDataset
+that continues.
 "global": a batch depends on a list of the module. "shared": the dataset holds the script's options, in which the script
 counts its steps. With "loops" there is one loop per epoch, else one for all. With "own" the step writes into its batch.
 """
@@ -42,6 +44,23 @@ class Cursor:
         for _ in range(PER_EPOCH):
             self.at += 1
             yield batch_of(self.at)
+
+
+class Turns:
+    """Counts how often it was opened, and has other batches each time."""
+
+    def __init__(self) -> None:
+        self.turns, self.opened, self.state = 0, False, "new"
+
+    def __len__(self) -> int:
+        return PER_EPOCH
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.turns += "turns" in kind
+        first = 100 * self.turns + 50 * self.opened + 20 * (self.state == "old")
+        self.opened, self.state = "opened" in kind, "old" if "state" in kind else "new"
+        for at in range(PER_EPOCH):
+            yield batch_of(first + at)
 
 
 class Itself:
@@ -97,15 +116,18 @@ class Data(Dataset[torch.Tensor]):
 
     def __init__(self, counts: bool) -> None:
         self.counts, self.asked, self.options = counts, 0, options
+        self.scale: float | None = None
 
     def __len__(self) -> int:
         return 64 if {"sampler", "batches"}.intersection(kind) else 2 * PER_EPOCH
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.asked += self.counts
+        if "lazy" in kind and self.scale is None:
+            self.scale = 2.0
         if "global" in kind:
             asked.append(index)
-        return batch_of(index) + self.asked / 10 + len(asked) / 10
+        return batch_of(index) * (self.scale or 1.0) + self.asked / 10 + len(asked) / 10
 
 
 class Streamed(Cursor, IterableDataset[torch.Tensor]):
@@ -117,6 +139,8 @@ def loader() -> Any:
     scene.trace()
     if "cursor" in kind:
         return Cursor()
+    if {"turns", "opened", "state"}.intersection(kind):
+        return Turns()
     if "itself" in kind:
         return Itself()
     if "iterable" in kind:
