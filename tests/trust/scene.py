@@ -136,11 +136,15 @@ class Scene:
         """Kill this rank here, if it is one of the victims and this is the place."""
         if (step.number, place) != (self.args.at, self.args.place) or step.rehearsal or self.rank not in self.victims:
             return
-        dead = self.args.folder / f"dead {self.rank}"
-        if dead.exists():  # a newcomer on its way to the loop may not write files
+        if self.dead.exists():  # a newcomer on its way to the loop may not write files
             return
-        dead.touch()
+        self.dead.touch()
         die()
+
+    @property
+    def dead(self) -> Path:
+        """What is there once this rank has died."""
+        return self.args.folder / f"dead {self.rank}"
 
     def end(self, *items: Any) -> None:
         """Print a hash of these tensors, modules and numbers, and end together with the other ranks."""

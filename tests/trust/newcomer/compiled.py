@@ -65,7 +65,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss = loss_of(trained, rows)
             if scene.rank == 1 and step.number == scene.args.at and not step.rehearsal:
-                wait_for_the_test(scene.args.folder)
+                wait_for_the_test(scene)
             scene.here(step, "forward")
             loss.backward()
             scene.here(step, "backward")
@@ -75,10 +75,10 @@ def main() -> None:
     scene.end(net)
 
 
-def wait_for_the_test(folder: Path) -> None:
+def wait_for_the_test(scene: Scene) -> None:
     """Wait for the test before the death, and not again after it."""
-    if not (folder / "dead").exists():
-        os.close(os.open(folder / "go", os.O_RDONLY))
+    if not scene.dead.exists():
+        os.close(os.open(scene.args.folder / "go", os.O_RDONLY))
 
 
 def counted() -> tuple[int, int]:
