@@ -105,8 +105,6 @@ class Observed:
     """The names of what modules keep, which is mostly what their forwards have made."""
     searched: bool = False
     """Whether the last look has searched all anew, because something else was there."""
-    unloaded: Rows | None = None
-    """What a newcomer's look has found before it has loaded anything for good."""
 
     def pays(self) -> bool:
         """Whether looks take little enough of the time. Once they do not, they never do again."""
@@ -175,15 +173,11 @@ class Observed:
         """The generators of random numbers that the last search has met, by name."""
         return self._watch.generators
 
-    def keep_loaded(self, now: Rows, rows: Rows) -> None:
-        """Take what the loading of a newcomer's first batch has changed for what was there from the first, as it was
-        for the life before: its first look came after the loading. Not so what is given anyway (`rows`)."""
-        before, self.unloaded = self.unloaded, None
-        if before is None or self._first is None:
-            return
-        for name in now.keys() - rows.keys():
-            if before.get(name) != now[name] != GONE:
-                self._first[name] = now[name]
+    def keep_restored(self, before: Rows, now: Rows) -> None:
+        """Take what a newcomer's loaders have got between these two looks for what was there from the first: the first
+        look of its life before came after a batch was loaded."""
+        restored = {name: data for name, data in now.items() if before.get(name) != data != GONE}
+        (self._first or {}).update(restored)
 
     def adopt(self, rows: Rows) -> None:
         """From now on these values count as changed. This rank's predecessor has changed them."""

@@ -39,7 +39,7 @@ from taskd.state.others import AskingLoops, Others, looked_at, spots_of_places
 from taskd.state.places import NUMBERS, Place
 from taskd.state.plain import is_scalar
 from taskd.state.rest import Loops
-from taskd.state.rows import put_rows, rows_at, same_in, shown_rows, used_in
+from taskd.state.rows import Rows, put_rows, rows_at, same_in, shown_rows, used_in
 from taskd.state.script import ELSEWHERE, FLOATS, MOST, WHOLE, Script, Values, frame_of
 from taskd.state.settling import Settled, Table, alike, settle
 
@@ -193,7 +193,6 @@ class Variables:
         last = self.inherited.looks[-1]
         here = last.number == look.number
         if last.is_beside(look) and (here or not late):
-            self.others.observed.keep_loaded(look.others or {}, last.others or {})
             self._put(script, last.values, last, markers_stay=len(self.inherited.looks) == 1)
             self.others.observed.adopt(last.others or {})
             look = self._look(script, look.number, look.loop)
@@ -311,11 +310,15 @@ class Variables:
         return [look.pack() for look in self.looks]
 
 
-def before_loading(variables: Variables) -> None:
-    """A newcomer is about to get its loaders' numbers, and to load its first batch. What that changes, such as
-    `self.turns += 1` in an `__iter__`, is not to be set back."""
-    if (script := Script.asking()) is not None:
-        variables.others.observed.unloaded = variables._look(script, -1, -1).others
+def restoring(variables: Variables, before: Rows | None = None) -> Rows:
+    """Return what a newcomer finds before it takes the state, and after that. `before`: what it has found before; what
+    is otherwise now, such as how often a loader was opened, was so when its life before looked first."""
+    if (script := Script.asking()) is None:
+        return {}
+    found = variables._look(script, -1, -1).others or {}
+    if before is not None:
+        variables.others.observed.keep_restored(before, found)
+    return found
 
 
 def seen_to(variables: Variables) -> set[int]:

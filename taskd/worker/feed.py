@@ -259,7 +259,10 @@ class Feed:
             if self.per_epoch is not None:
                 raise UsageError(f"the loader has {self.per_epoch} batches by its length, but ended before") from None
             self.per_epoch, self._loading = number, -1
-            self._known.epoch_ended()
+            self._known.epoch_ended(number)
+            if looks:
+                self._known.loaded(self.loader)
+            rng.restore(self.before)  # no step's record has what was drawn since then
             raise LoaderEnded from None
         self._order.opened()
         self._number, self._next = number, number + 1

@@ -282,8 +282,10 @@ class Known:
         with _set(loader, collate_fn=self._watch, worker_init_fn=self._watch.begins):
             return iter(loader)
 
-    def epoch_ended(self) -> None:
-        """Note that all batches of the epoch have arrived, so the loader's processes are idle."""
+    def epoch_ended(self, more: int = 0) -> None:
+        """Note that all batches of the epoch have arrived, so the loader's processes are idle. `more`: how many of them
+        nobody had expected."""
+        self._expected += more
         if not self.stays or self._watch is None:
             return
         made = self._watch.made()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from taskd.state.coverage import listed
-from taskd.state.variables import before_loading
+from taskd.state.variables import restoring
 from taskd.worker.counting import WHAT
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
@@ -62,8 +62,10 @@ class Newcomer:
         if self._passage.under_way:
             self._passage.end()
         if repair.newcomer:
-            doubts.look(WHAT, before_loading, self._registered.local.variables)
+            variables = self._registered.local.variables
+            before = doubts.look(WHAT, restoring, variables)
             self._transaction.heal()
+            doubts.look(WHAT, restoring, variables, before)
             self._registered.coverage.rebase()
         return True
 

@@ -30,7 +30,7 @@ from taskd.worker.calls import Outcome
 from taskd.worker.carried import Carried
 from taskd.worker.counting import Counting
 from taskd.worker.effects import Effects
-from taskd.worker.feed import AnotherBatch, Feed
+from taskd.worker.feed import AnotherBatch, Feed, LoaderEnded
 from taskd.worker.heal import Repair
 from taskd.worker.kept_files import KeptFiles
 from taskd.worker.leftovers import Leftovers
@@ -99,15 +99,20 @@ class Transaction:
 
     def hand_out(self, feed: Feed, start: int) -> Step:
         """Return the next step of a loop that began after `start` updates. Raises StepAbandoned if a collective of the
-        loader was given up, or if the loader raised an error and will be asked once more."""
+        loader was given up, or if the loader raised an error and will be asked once more; LoaderEnded."""
         begun, number = self._repair.operations(), self.updates
         batch: Any = None
+        ended: LoaderEnded | None = None
         try:
             batch = self.raised.batch(feed, number, start)
+        except LoaderEnded as error:
+            ended = error
         except AnotherBatch as error:
             self._refuse(str(error))
         if self._repair.operations() != begun:
             self.registered.done_outside([LOADER_TALKS])
+        if ended is not None:
+            raise ended
         self.variables.handed_out(number, feed.early, raised=number == self.raised.tried)
         self.variables.leftovers.handed_out(number, feed, (self.begun, self.prover))
         if not self.variables.numbers(number, feed):

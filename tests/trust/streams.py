@@ -1,12 +1,12 @@
 """Loaders of a script that continue where they stopped when they are opened again, so each epoch has new batches.
 
-"cursor": the loader holds a number. "turns": it counts how often it was opened. "opened", "state": a flag or a text
-says that it was. "itself": it holds an iterator. "sampler", "batches": the sampler or the batch sampler counts its
-passes; with "after" it counts at the end of a pass. "dataset": the dataset counts how often it was asked; with
-"processes" each loader process counts for itself. "lazy": its first sample sets a scale. "iterable": an IterableDataset
-that continues.
-"global": a batch depends on a list of the module. "shared": the dataset holds the script's options, in which the script
-counts its steps. With "loops" there is one loop per epoch, else one for all. With "own" the step writes into its batch.
+"cursor": the loader holds a number. "turns": it counts how often it was opened; "opened", "state", "times": a flag, a
+text or a list says that; "began": the loss depends on when. "itself": it holds an iterator. "sampler", "batches": the
+sampler or the batch sampler counts its passes; with "after" it does so at the end. "dataset": the dataset counts how
+often it was asked; with "processes" each loader process counts for itself. "lazy": its first sample sets a scale.
+"iterable": an IterableDataset that continues. "global": a batch depends on a list of the module. "shared": the dataset
+holds the script's options, in which the script counts its steps. With "loops" there is one loop per epoch, else one for
+all. With "own" the step writes into its batch.
 """
 
 from __future__ import annotations
@@ -51,13 +51,17 @@ class Turns:
 
     def __init__(self) -> None:
         self.turns, self.opened, self.state = 0, False, "new"
+        self.began, self.times = 0, list[int]()
 
     def __len__(self) -> int:
         return PER_EPOCH
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         self.turns += "turns" in kind
-        first = 100 * self.turns + 50 * self.opened + 20 * (self.state == "old")
+        first = 100 * self.turns + 50 * self.opened + 20 * (self.state == "old") + 7 * (len(self.times) == 2)
+        if "times" in kind:
+            self.times.append(1)
+        self.began = session.updates if "began" in kind else 0
         self.opened, self.state = "opened" in kind, "old" if "state" in kind else "new"
         for at in range(PER_EPOCH):
             yield batch_of(first + at)
@@ -139,7 +143,7 @@ def loader() -> Any:
     scene.trace()
     if "cursor" in kind:
         return Cursor()
-    if {"turns", "opened", "state"}.intersection(kind):
+    if {"turns", "opened", "state", "times", "began"}.intersection(kind):
         return Turns()
     if "itself" in kind:
         return Itself()
@@ -161,7 +165,7 @@ def train(step: Any, x: torch.Tensor) -> None:
         x.mul_(1.5)
     options.step += 1
     optimizer.zero_grad()
-    (loss_of(model, x.view(BATCH, 8)) * (1 + options.step / 10)).backward()
+    (loss_of(model, x.view(BATCH, 8)) * (1 + options.step / 10 + getattr(batches, "began", 0))).backward()
     scene.here(step, "backward")
     average_gradients(model)
     optimizer.step()

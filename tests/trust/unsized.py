@@ -2,7 +2,8 @@
 
 "own": a class of the script makes the iterators. "stream": an IterableDataset. "processes": two processes load it.
 "drawn": it draws at random, and its length, too. "counted": it counts its passes, and each is longer than the last one.
-"batches": a batch sampler without a length. "written": the step writes into its batch.
+"ends": it counts the ends of its passes. "batches": a batch sampler without a length; "staying": with processes that
+stay. "written": the step writes into its batch.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ class Own:
     """Makes iterators over a few batches."""
 
     def __init__(self) -> None:
-        self.passes = 0
+        self.passes = self.ends = 0
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         self.passes += 1
-        for at in range(PER_EPOCH + (self.passes if kind == "counted" else 0)):
+        for at in range(PER_EPOCH + {"counted": self.passes, "ends": self.ends}.get(kind, 0)):
             yield rows_of(at)
+        self.ends += 1
         scene.here(SimpleNamespace(number=session.updates, rehearsal=False), "over")
 
 
@@ -64,10 +66,12 @@ class Order:
 def loader() -> Any:
     """Return the loader of this kind."""
     scene.trace()
-    if kind in ("own", "counted", "written"):
+    if kind in ("own", "counted", "ends", "written"):
         return Own()
     if kind == "batches":
         return DataLoader(Noise(2 * PER_EPOCH * BATCH), batch_sampler=Order())
+    if kind == "staying":
+        return DataLoader(Noise(2 * PER_EPOCH * BATCH), batch_sampler=Order(), num_workers=2, persistent_workers=True)
     return DataLoader(Stream(), batch_size=None, num_workers=2 if kind == "processes" else 0)
 
 
@@ -81,7 +85,7 @@ batches = loader()
 for _ in session.epochs(EPOCHS):
     for step in session.steps(batches):
         with step as batch:
-            rows = batch["x"] if kind == "batches" else batch
+            rows = batch["x"] if kind in ("batches", "staying") else batch
             scene.here(step, "begin")
             if kind == "written":
                 rows.mul_(1.5)
