@@ -41,6 +41,10 @@ ANOTHER = (
 LOST = (
     "an epoch begins, and nobody can tell where the loader is: it holds an iterator, or counts in processes that stay"
 )
+NO_LENGTH = "a {kind} has no length, and steps(epochs=...) needs one: write one loop of steps(loader) for each epoch"
+ITERATOR = (
+    "a {kind} is an iterator: it cannot be opened again for a newcomer; give steps() the loader or list that makes it"
+)
 SHORTER = "a loader that was opened once more has no batch for step {step}: it ends after {count} batches"
 _END = object()
 _logger = log.get(__name__)
@@ -116,12 +120,48 @@ def _epoch_of(sampler: Any) -> int | None:
         return None
 
 
-def _length(loader: Any) -> int | None:
-    """Return the length of this loader, if it has one: a DataLoader over an IterableDataset may have none."""
-    try:
-        return len(loader)
-    except TypeError:
-        return None
+class Extent:
+    """How many batches a loop has, and which of them belong to which epoch.
+
+    A loader may have no length (a DataLoader over an IterableDataset). Its loop ends where the loader ends, which
+    nobody knows before. Such a loop has one epoch.
+    """
+
+    def __init__(self, loader: Any, epochs: int) -> None:
+        """Raises UsageError."""
+        if epochs < 1:
+            raise UsageError(f"epochs must be 1 or more, not {epochs}")
+        try:
+            self.per_epoch: int | None = len(loader)
+        except TypeError:
+            self.per_epoch = None
+            kind = type(loader).__name__
+            if hasattr(loader, "__next__"):
+                raise UsageError(ITERATOR.format(kind=kind)) from None
+            if epochs > 1:
+                raise UsageError(NO_LENGTH.format(kind=kind)) from None
+        self.epochs = epochs
+
+    @property
+    def length(self) -> int | None:
+        """The number of all batches. None: the loader has not ended yet, and has no length."""
+        return None if self.per_epoch is None else self.per_epoch * self.epochs
+
+    def over(self, done: int) -> int | None:
+        """Return the number of all batches if the loop is over after `done` ones, or else None."""
+        return self.length if self.length is not None and done >= self.length else None
+
+    def epoch(self, number: int) -> int:
+        """Return the epoch of this batch."""
+        return number // self.per_epoch if self.per_epoch else 0
+
+    def position(self, number: int) -> int:
+        """Return the place of this batch in its epoch."""
+        return number % self.per_epoch if self.per_epoch else number
+
+    def left(self, position: int) -> int:
+        """Return how many batches an epoch has from this place on, as far as that is known."""
+        return 0 if self.per_epoch is None else self.per_epoch - position
 
 
 class Feed:
@@ -131,15 +171,7 @@ class Feed:
         self, loader: Iterable[Any], epochs: int, loaders: Loaders | None = None, numbering: Numbering | None = None
     ) -> None:
         """`loaders`: what is known about all loaders of the session; `numbering`: the numbers that the steps get."""
-        if epochs < 1:
-            raise UsageError(f"epochs must be 1 or more, not {epochs}")
-        self.loader, self.per_epoch, self.epochs = loader, _length(loader), epochs
-        """`per_epoch` is None as long as nobody knows it."""
-        if self.per_epoch is None and (epochs > 1 or hasattr(loader, "__next__")):
-            raise UsageError(
-                f"a {type(loader).__name__} without a length: steps(epochs=...) needs one, and an iterator cannot be "
-                "opened again by a newcomer; write one loop of steps(loader) for each epoch, over what makes iterators"
-            )
+        self.loader, self.extent = loader, Extent(loader, epochs)
         self.numbering = numbering if numbering is not None else Numbering()
         self.before = b""  # generators before the last batch was loaded (for an epoch's first batch: before opening)
         self._iterator: Iterator[Any] | None = None
@@ -153,15 +185,6 @@ class Feed:
         self._loaders = loaders if loaders is not None else Loaders()
         self._known = self._loaders.enter(loader)
         self._opening: Opening | None = None
-
-    @property
-    def length(self) -> int | None:
-        """The number of all batches. None: that is not known yet."""
-        return None if self.per_epoch is None else self.per_epoch * self.epochs
-
-    def position(self, number: int) -> int:
-        """Return the place of this batch in its epoch."""
-        return number % self.per_epoch if self.per_epoch else number
 
     @property
     def hides(self) -> bool:
@@ -196,12 +219,13 @@ class Feed:
         else:
             self.before = rng.capture()
             self._loaders.look()
-        loaders, first = self._loaders, self.position(number) == 0
+        loaders, position = self._loaders, self.extent.position(number)
+        first = position == 0
         known = loaders.before or (loaders.last if again else None)
         if known is not None and first and known.at < self.numbering.start + number and self._known.own.lost:
             raise AnotherBatch(LOST)
         if again or number != self._next or first:
-            at = self.numbering.start + number - self.position(number)
+            at = self.numbering.start + number - position
             before = self._opening if again or self._next >= 0 else None
             opening = before if before is not None and before.at == at else loaders.inherited(at, self._known)
             if known is not None and known.at == self.numbering.start + number - 1 and not first:
@@ -236,7 +260,7 @@ class Feed:
         """Open the loader at a batch that was loaded before, and check that the batch is the same."""
         own = rng.capture()
         self._open(number, opening)
-        if known.before and self.position(number):
+        if known.before and self.extent.position(number):
             rng.restore(known.before)
         self._load(number)
         self._compare(known)
@@ -248,17 +272,17 @@ class Feed:
 
     def _load(self, number: int) -> None:
         assert self._iterator is not None
-        at, own = self.position(number), self._known.own
-        ends = at + 1 == self.per_epoch
-        looks = self._loaders.watches and (own.new or self._known.looks(self.loader, at, self.per_epoch))
+        extent, own = self.extent, self._known.own
+        at = extent.position(number)
+        looks = self._loaders.watches and (own.new or self._known.looks(self.loader, at, extent.per_epoch))
         if looks and not own.new:
             own.counts.begin(self.loader)
         try:
             self._batch = next(self._iterator)
         except StopIteration:
-            if self.per_epoch is not None:
-                raise UsageError(f"the loader has {self.per_epoch} batches by its length, but ended before") from None
-            self.per_epoch, self._loading = number, -1
+            if extent.per_epoch is not None:
+                raise UsageError(f"the loader has {extent.per_epoch} batches by its length, but ended before") from None
+            extent.per_epoch, self._loading = number, -1
             self._known.epoch_ended(number)
             if looks:
                 self._known.loaded(self.loader)
@@ -267,7 +291,7 @@ class Feed:
         self._order.opened()
         self._number, self._next = number, number + 1
         self._handed = Handed(self._batch)
-        if ends:
+        if at + 1 == extent.per_epoch:
             self._exhaust()
             self._known.epoch_ended()
         if looks:
@@ -292,7 +316,7 @@ class Feed:
         written = {id(tensor) for tensor in self._handed.written()}
         if not written or not isinstance(loader, (list, tuple)):
             return ""  # a loader makes each batch anew
-        again = Handed(loader[self.position(self._number)]).tensors()
+        again = Handed(loader[self.extent.position(self._number)]).tensors()
         return SPOILT if any(id(tensor) in written for tensor in again) else ""
 
     def sample(self) -> Any:
@@ -324,7 +348,7 @@ class Feed:
 
     def _open(self, number: int, known: Opening | None) -> None:
         """Open the loader at batch `number`. `known`: how this rank, or its life before, opened this epoch earlier."""
-        position = self.position(number)
+        position = self.extent.position(number)
         own = rng.capture()
         self._iterator = None
         opening = known
@@ -337,9 +361,9 @@ class Feed:
         self._known.own.new = True
         rng.restore(opening.before)
         self._opening = opening
-        self._order.opens((number - position) // self.per_epoch if self.per_epoch else 0)
+        self._order.opens(self.extent.epoch(number))
         first = self._first(position)
-        left = 0 if self.per_epoch is None else self.per_epoch - first
+        left = self.extent.left(first)
         self._iterator = self._loaders.open(self.loader, self._known, opening, left, known is not None)
         for at in range(first, position):
             if next(self._iterator, _END) is _END:

@@ -48,6 +48,11 @@ LEFT_EARLY = (
     "the script leaves its loop behind step {number}, which is given up and would be done again: what is counted "
     "behind `with step:` must not say which step is the last one; let step.number say it"
 )
+APART = (
+    "this loop has ended after {steps} steps on rank 0 and after {others} on rank {other}; from here on nobody can "
+    "tell which steps belong together, so if a rank dies, all start over, and no proofs are made; give all ranks "
+    "equally many batches"
+)
 Result = TypeVar("Result")
 
 
@@ -189,16 +194,16 @@ class Session:
         """Yield the steps of a loop that began after `start` updates, until all ranks have ended the loop."""
         transaction, ends = self._transaction, self.ends
         while len(ends) < ordinal:
-            end = None if feed.length is None else start + feed.length
-            is_over = end is not None and self.updates >= end
+            over = feed.extent.over(self.updates - start)
             if self._repair.saving is not None:
-                self._last_checkpoint.write(transaction, at_end=is_over)
+                self._last_checkpoint.write(transaction, at_end=over is not None)
                 continue
             owes = transaction.effects.owes(self.updates)
-            if end is not None and is_over and not owes:
+            if over is not None and not owes:
+                end = start + over
                 transaction.variables.arrives(end)
                 arrived = self._repair.together.all_arrived(transaction.heal) and len(ends) < ordinal
-                if arrived and transaction.variables.loop_ends(end, transaction.heal):
+                if arrived and self._loop_ends(end):
                     ends.append(end)
             elif transaction.given_up():
                 transaction.heal()
@@ -225,6 +230,24 @@ class Session:
                 transaction.check_used()
                 if self._place.loops != ordinal:
                     raise UsageError("another loop over steps() has begun in the body of this one")
+
+    def _loop_ends(self, end: int) -> bool:
+        """Settle what there is to settle when all ranks are at the end of a loop. Return False if a repair came, so the
+        loop must check again."""
+        transaction = self._transaction
+        try:
+            theirs = self._repair.together.ends(end)
+        except StepAbandoned:
+            transaction.heal()
+            return False
+        other = next((rank for rank, one in enumerate(theirs) if one != theirs[0]), None)
+        if other is not None and not self._place.apart:
+            self._place.apart = transaction.prover.off = True
+            apart = APART.format(steps=theirs[0], other=other, others=theirs[other])
+            self._registered.coverage.flaws.append(apart)
+            self._registered.warn([apart])
+            self._registered.tell_cover()
+        return transaction.variables.loop_ends(end, transaction.heal)
 
     def epochs(self, count: int, first: int = 0) -> Iterator[int]:
         """Yield the numbers of the epochs, from `first` to `count` - 1. A newcomer takes both from its predecessor. It

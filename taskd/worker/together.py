@@ -35,6 +35,11 @@ class Together:
         """Wait until every rank has ended its loop. Return False if a repair came, so the loop must check again."""
         return True
 
+    def ends(self, mine: int) -> list[int]:
+        """Return after how many steps each rank has ended the loop at whose end all ranks are. Raises
+        StepAbandoned."""
+        return [mine]
+
 
 class LaunchedTogether(Together):
     """The version for a process that taskd's launcher started."""
@@ -87,6 +92,18 @@ class LaunchedTogether(Together):
         except StepAbandoned:
             heal()
             return False
+
+    def ends(self, mine: int) -> list[int]:
+        import torch
+        import torch.distributed as dist
+
+        from taskd.comm import ours
+
+        if not (dist.is_initialized() and ours.can_carry()):
+            return [mine]
+        found = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+        ours.all_gather(found, torch.tensor([mine]))
+        return [int(one) for one in found]
 
 
 def _capturing() -> bool:

@@ -306,7 +306,7 @@ class Transaction:
             self.registered.check()
             self.registered.warn([*filter(None, [self._loaders.flaw()])])
         feed = self.feed
-        opened = feed is not None and feed.position(step.number - feed.numbering.start) < _LOOKS
+        opened = feed is not None and feed.extent.position(step.number - feed.numbering.start) < _LOOKS
         self.registered.tell_cover(self._loaders.flaw() if opened else "")
 
     # ---- between steps ----------------------------------------------------------------------------------------

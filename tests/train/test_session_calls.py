@@ -371,10 +371,10 @@ def test_a_loader_without_a_length_ends_where_it_ends() -> None:
             return iter(range(3))
 
     feed = Feed(DataLoader(Stream(), batch_size=None), 1)
-    assert [feed.batch(0), feed.batch(1), feed.batch(2), feed.length] == [0, 1, 2, None]
+    assert [feed.batch(0), feed.batch(1), feed.batch(2), feed.extent.length] == [0, 1, 2, None]
     with pytest.raises(LoaderEnded):
         feed.batch(3)
-    assert feed.length == 3 and feed.batch(2) == 2
+    assert feed.extent.length == 3 and feed.batch(2) == 2
     later = Feed(DataLoader(Stream(), batch_size=None), 1)
     assert later.batch(2) == 2, "a newcomer skips what is done"
     with pytest.raises(AnotherBatch, match="no batch for step 5: it ends after 3"):
@@ -388,9 +388,10 @@ def test_what_needs_a_length_says_so() -> None:
         def __iter__(self) -> Iterator[int]:
             return iter(range(3))
 
-    for loader, epochs in ((Stream(), 2), (iter([1]), 1)):
-        with pytest.raises(UsageError, match="without a length"):
-            Feed(loader, epochs)
+    with pytest.raises(UsageError, match="a Stream has no length"):
+        Feed(Stream(), 2)
+    with pytest.raises(UsageError, match="a list_iterator is an iterator: it cannot be opened again"):
+        Feed(iter([1]), 1)
 
 
 # ---- what is not registered ----------------------------------------------------------------------------------------

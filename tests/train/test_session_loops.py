@@ -19,6 +19,7 @@ from taskd.state.record import Occasion
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Loop
 from taskd.worker.session import Session
+from taskd.worker.together import Together
 from tests.train.test_session import FakeRepair, Newcomer, Recording
 
 PER_LOOP, LOOPS = 4, 3
@@ -121,8 +122,9 @@ def test_a_newcomer_of_one_that_died_between_two_loops(ahead: bool) -> None:
 
 def seen(feed: Feed, epoch: int) -> list[int]:
     """Return the samples of one epoch, in order."""
-    assert feed.per_epoch is not None
-    return [int(feed.batch(epoch * feed.per_epoch + at)) for at in range(feed.per_epoch)]
+    count = feed.extent.per_epoch
+    assert count is not None
+    return [int(feed.batch(epoch * count + at)) for at in range(count)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -154,3 +156,20 @@ def test_an_epoch_that_is_set_where_steps_counts_them() -> None:
     sampler.set_epoch(5)
     with pytest.raises(UsageError, match="one loop of steps\\(\\) for each epoch"):
         seen(feed, 2)
+
+
+class Uneven(Together):
+    """Another rank has ended each loop one step later."""
+
+    def ends(self, mine: int) -> list[int]:
+        return [mine, mine + 1]
+
+
+def test_loops_that_end_apart_are_said_once_and_end_the_proofs(caplog: pytest.LogCaptureFixture) -> None:
+    repair = FakeRepair()
+    repair.together, repair.speaks = Uneven(), True
+    train(repair)
+    assert repair.session is not None and repair.session._transaction.prover.off
+    said = [one.message for one in caplog.records if "has ended after" in one.message]
+    assert len(said) == 1 and f"after {PER_LOOP} steps on rank 0 and after {PER_LOOP + 1} on rank 1" in said[0]
+    assert said[0] in repair.session._registered.coverage.flaws
