@@ -22,13 +22,14 @@ from taskd.state.attributes import Own
 from taskd.state.averages import Averages
 from taskd.state.fully_sharded import Unreduced
 from taskd.state.inside import inside_of
+from taskd.state.losses import Losses
 from taskd.state.modules import Modules, Noted
 from taskd.state.places import Spot
 from taskd.state.replica import Replica
 from taskd.state.variables import Variables
 
-_HEAD = struct.Struct("<qI")
-"""The origin and the loop of the rank that writes."""
+_HEAD = struct.Struct("<qII")
+"""The origin and the loop of the rank that writes, and the length of its losses, which follow."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -79,6 +80,7 @@ class LocalState:
     """The number of the loop in which this rank is, from 1."""
     modules: Modules = field(default_factory=Modules)
     variables: Variables = field(default_factory=Variables)
+    losses: Losses = field(default_factory=Losses)
 
     def __post_init__(self) -> None:
         self.variables.known = self.known
@@ -209,12 +211,14 @@ class LocalState:
             "modules": self.modules.pack(moment.modules, late),
             "variables": self.variables.pack(),
         }
-        return [_HEAD.pack(self.origin, self.loop), *tree.pack(parts, "this rank's local state")]
+        losses = self.losses.pack()
+        head = _HEAD.pack(self.origin, self.loop, len(losses))
+        return [head, losses, *tree.pack(parts, "this rank's local state")]
 
     def adopt(self, data: bytes) -> tuple[bytes, dict[str, Any], bool]:
         """Start from what a dead rank wrote. Returns its `opened`, `habits` and `whole`. Raises PeerError if it does
         not fit."""
-        parts = tree.unpack(data[_HEAD.size :])
+        parts = tree.unpack(data[_HEAD.size + len(losses_of(data)) :])
         self.origin = origin_of(data)
         try:
             self.modules.adopt(parts["modules"])
@@ -253,6 +257,11 @@ def origin_of(data: bytes) -> int:
 def loop_of(data: bytes) -> int:
     """Return the loop of the rank that packed this, at that time."""
     return int(_HEAD.unpack_from(data)[1])
+
+
+def losses_of(data: bytes) -> bytes:
+    """Return the losses of the rank that packed this."""
+    return data[_HEAD.size :][: _HEAD.unpack_from(data)[2]]
 
 
 def _kept(value: Any) -> Any:

@@ -85,6 +85,7 @@ def restore(
             f"the record of its life before holds {inherited.held()}"
         )
     loop.take_over(order.updates, *found)
+    loop.compare_with(order.updates, inherited.contents())
     loop.carry(*carried)
 
 

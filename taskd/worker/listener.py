@@ -6,6 +6,7 @@ loops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,13 +17,30 @@ from taskd.worker.registered import Registered
 from taskd.worker.step_state import StepState
 from taskd.worker.transaction import Transaction
 
+ANOTHER_LOSS = (
+    "step {number} is done again, and its backward begins with {now:.7g} where it began with {was:.7g} before: the "
+    "step uses something that no repair has put back, and that nobody has noticed"
+)
+LAST_DIGITS = (
+    "step {number} is done again, and its loss differs in the last digits: what computes it does not give the same "
+    "bits twice, so the weights may differ from those of a run without a fault"
+)
+
 
 class Listener:
     """The listener of one session."""
 
-    def __init__(self, registered: Registered, transaction: Transaction, between: Between, passage: Passage) -> None:
+    def __init__(
+        self,
+        registered: Registered,
+        transaction: Transaction,
+        between: Between,
+        passage: Passage,
+        refuse: Callable[[str], None],
+    ) -> None:
+        """`refuse` makes all ranks start over."""
         self._registered, self._transaction = registered, transaction
-        self._between, self._passage = between, passage
+        self._between, self._passage, self._refuse = between, passage, refuse
 
     def forward_ended(self) -> None:
         """Called before any gradient leaves this rank."""
@@ -44,9 +62,20 @@ class Listener:
             moving = self._registered.calls.moving
             self._registered.doubts.look("a parameter whose data is asked for", moving.touched, parameter)
 
-    def backward_begins(self, given: Any) -> None:
-        """Note that gradients are about to be computed, with what was `given` for it."""
-        self._transaction.variables.leftovers.backward_begins(given)
+    def backward_begins(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """Note that gradients are about to be computed, and what was `given` for it: the arguments of the call, without
+        names and with."""
+        transaction = self._transaction
+        transaction.variables.leftovers.backward_begins(given)
+        step = transaction.current
+        if step is None or step.rehearsal or transaction.given_up():
+            return
+        arguments, named = given
+        found = self._registered.local.losses.backward_begins(arguments[0] if arguments else named.get("tensors"))
+        if found is not None and found.is_small:
+            self._registered.warn([LAST_DIGITS.format(number=step.number)])
+        elif found is not None:
+            self._refuse(ANOTHER_LOSS.format(number=step.number, was=found.was, now=found.now))
 
     def is_put_into(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
         """Note that the script makes this tensor the `data` of a parameter."""

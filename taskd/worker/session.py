@@ -80,7 +80,7 @@ class Session:
         self._between = Between(transaction, ledger, known.local, repair, passage, known.doubts, place)
         self._newcomer = Newcomer(known, transaction, repair, passage, place, refusal)
         self._standing = Standing(known, transaction, repair, self._between, loaders, place, refusal)
-        patched.listener = Listener(known, transaction, self._between, passage)
+        patched.listener = Listener(known, transaction, self._between, passage, refusal.refuse)
 
     @property
     def updates(self) -> int:
@@ -185,6 +185,7 @@ class Session:
             self._registered.warn([OLD_SHAPE])
             self._registered.tell_cover(OLD_SHAPE)
         self._registered.local.loop = place.loops
+        self._registered.local.losses.forget()  # a step that was left with its loop: its number comes again
         self._registered.loop_begins()
         self._registered.agree()
         self._transaction.variables.notes.loop_begins(place.loops, loader)

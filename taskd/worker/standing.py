@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from taskd.errors import PeerError, UsageError
-from taskd.state.local import Buffers
+from taskd.state.local import Buffers, loop_of, losses_of
 from taskd.state.record import Occasion
 from taskd.state.replica import Replica
 from taskd.worker.between import Between
@@ -174,6 +174,11 @@ class Standing:
         transaction.variables.leftovers.repaired = True
         transaction.carried.updated = True
         transaction.carried.lacking = not registered.local.accumulates()
+
+    def compare_with(self, updates: int, slots: list[bytes]) -> None:
+        """Take note of the losses that the life before had in this step, if any of the slots of its record has them."""
+        local = self._registered.local
+        local.losses.inherit(updates, [losses_of(data) for data in slots if loop_of(data) == local.loop])
 
     def carry(self, places: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:
         """Take over what the giver of this rank's state has `carried`. Raises PeerError if it does not fit here."""

@@ -163,6 +163,10 @@ class Transaction:
         self.step.happens(StepEvent.ENTERED)
         if not step.rehearsal:
             self.registered.gate.begin()
+            losses = self.registered.local.losses
+            if step.number != self.updates or not (step.again or self.begun is None):
+                losses.forget()  # the script enters a step for a second time
+            losses.step_begins(step.number)
             self.variables.body_begins(step.number)
         self.registered.doubts.look("what a step begins with", self._note, step)
         if not step.rehearsal:
