@@ -52,9 +52,9 @@ def all_gather(into: list[torch.Tensor], mine: torch.Tensor) -> None:
 def meet() -> None:
     """Wait until all ranks are here."""
     if _beside is None:
-        dist.all_reduce(torch.zeros(1))
+        dist.all_reduce(torch.zeros(1, device="cpu"))
     else:
-        _beside.allreduce([torch.zeros(1)]).wait()
+        _beside.allreduce([torch.zeros(1, device="cpu")]).wait()
 
 
 def send(tensor: torch.Tensor, to: int, tag: int) -> Any:

@@ -231,6 +231,13 @@ class RecoverConfig:
         allowed="a comma list of names like ValueError or module.Class",
     )
 
+    another_loss: str = option(
+        "start-over",
+        "What follows if a step that is done again after a death has another loss than in its first attempt: all start "
+        "over; or it is only said, for scripts that draw anew each time.",
+        choices=("start-over", "say"),
+    )
+
     @property
     def meant(self) -> tuple[str, ...]:
         """The names in never_retry."""

@@ -261,7 +261,7 @@ def loop_of(data: bytes) -> int:
 
 def losses_of(data: bytes) -> bytes:
     """Return the losses of the rank that packed this."""
-    return data[_HEAD.size :][: _HEAD.unpack_from(data)[2]]
+    return data[_HEAD.size : _HEAD.size + _HEAD.unpack_from(data)[2]]
 
 
 def _kept(value: Any) -> Any:

@@ -175,17 +175,18 @@ class _Stream:
             self._finish_one()
 
     def send_bytes(self, data: bytes) -> None:
-        self.send(torch.tensor([len(data)], dtype=torch.int64).view(torch.uint8))
-        self.send(torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8))
+        self.send(torch.tensor([len(data)], dtype=torch.int64, device="cpu").view(torch.uint8))
+        empty = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self.send(torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else empty)
 
     def receive_bytes(self) -> bytes:
-        head = torch.zeros(1, dtype=torch.int64)
+        head = torch.zeros(1, dtype=torch.int64, device="cpu")
         self.receive(head.view(torch.uint8))
         self.drain()
         length = int(head.item())
         if not 0 <= length <= _NAMES_BYTES:
             raise PeerError(f"rank {self.peer} announced {length} bytes of state beside tensors")
-        data = torch.empty(length, dtype=torch.uint8)
+        data = torch.empty(length, dtype=torch.uint8, device="cpu")
         self.receive(data)
         self.drain()
         return tree.bytes_of(data)
@@ -240,7 +241,7 @@ def take(replica: Replica, source: int) -> tuple[bytes, dict[str, torch.Tensor]]
     memory = Memory.open(shown)
     stream.send_bytes(_WAITS if memory is None else _READS)
     stream.drain()
-    small = [torch.empty(shape, dtype=dtype) for dtype, shape, _device in tree.layout(text)]
+    small = [torch.empty(shape, dtype=dtype, device="cpu") for dtype, shape, _device in tree.layout(text)]
     tensors = [shards.shard_of(tensor).detach() for _, tensor in replica.tensors()]
     if memory is None:
         for tensor in (*tensors, *small):
@@ -271,7 +272,7 @@ def _receive_into(stream: _Stream, target: torch.Tensor) -> None:
     if target.device.type == "cpu" and target.is_contiguous():
         stream.receive(tree.flat_bytes(target))
         return
-    staging = torch.empty(target.shape, dtype=target.dtype)
+    staging = torch.empty(target.shape, dtype=target.dtype, device="cpu")
     stream.receive(tree.flat_bytes(staging))
     stream.drain()
     target.copy_(staging)

@@ -85,7 +85,7 @@ def restore(
             f"the record of its life before holds {inherited.held()}"
         )
     loop.take_over(order.updates, *found)
-    loop.compare_with(order.updates, inherited.contents())
+    loop.take_losses(order.updates, inherited.contents())
     loop.carry(*carried)
 
 
@@ -102,7 +102,7 @@ def everyone(mine: bytes) -> list[bytes]:
 
 def _gather(values: list[int]) -> list[list[int]]:
     """Return every rank's row of numbers."""
-    return [row.tolist() for row in _all(torch.tensor(values, dtype=torch.int64))]
+    return [row.tolist() for row in _all(torch.tensor(values, dtype=torch.int64, device="cpu"))]
 
 
 def _rows(values: list[int]) -> list[list[int]]:

@@ -25,7 +25,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -48,6 +48,14 @@ KEPT = 12
 ROWS_KEPT = 2
 """Looks that keep the rows."""
 NONE = Counters()
+
+
+class After(Enum):
+    """What has ended the attempt before this one, at the same step."""
+
+    NOTHING = auto()  # there was none, or a repair has given it up
+    TRIED = auto()  # an error of this rank, so all ranks do the step again; a marker (`failed = True`) stays
+    CAUGHT = auto()  # an error that the script has caught; what it has set since then stays
 
 
 @dataclass(slots=True)
@@ -92,10 +100,12 @@ class Variables:
             behind = True
         return sorted(found if not self.looks else self.looks[-1].without_given(found))
 
-    def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False, raised: bool = False) -> None:
+    def handed_out(
+        self, number: int, loop: int, whole: bool = True, late: bool = False, after: After = After.NOTHING
+    ) -> None:
         """The script gets this step: note its counters, or set them to what they were. `whole`: the body of the
         previous step has run to its end. `late`: a newcomer has passed all steps that are done, and may have counted
-        them. `raised`: an error of this rank has left the step before, and a marker (`failed = True`) shall stay."""
+        them. `after`: whether an error of this rank has left an attempt at this step."""
         script = Script.asking()
         if script is None:
             return
@@ -103,10 +113,12 @@ class Variables:
         seen = self.looks[-1] if self.looks else None
         if self.inherited.looks:
             self._begin(script, look, late)
-        elif seen is not None and seen.number == number and seen.is_beside(look):
-            self._put(script, _changes(look.values, seen.values), seen, markers_stay=raised or len(self.looks) == 1)
+        elif seen is not None and seen.number == number and seen.is_beside(look) and after is not After.CAUGHT:
+            markers_stay = after is After.TRIED or len(self.looks) == 1
+            self._put(script, _changes(look.values, seen.values), seen, markers_stay=markers_stay)
         else:
-            look.lacks = not (whole or self._settled == number)
+            caught = after is After.CAUGHT and seen is not None and seen.number == number
+            look.lacks = seen.lacks if caught and seen is not None else not (whole or self._settled == number)
             if seen is not None:
                 look.follows(seen)
             if seen is not None and seen.number == number:  # the same step, in another loop

@@ -207,6 +207,7 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     groups = Groups(orders, _c10d.control, _rebuild(request))
     repair = LaunchedRepair(orders, groups, _c10d.control, line.say, record, inherited)
     repair.never_retry = settings.recover.meant
+    repair.losses_may_differ = settings.recover.another_loss == "say"
     there.link.on_message = line.to(orders)
     _copy(request, record, bell)
     cpu_settings.configure(settings, ran_before=request.incarnation > 1)

@@ -6,11 +6,13 @@ loops.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from taskd import log
 from taskd.worker.between import Between
 from taskd.worker.passage import Passage
 from taskd.worker.registered import Registered
@@ -18,13 +20,15 @@ from taskd.worker.step_state import StepState
 from taskd.worker.transaction import Transaction
 
 ANOTHER_LOSS = (
-    "step {number} is done again, and its backward begins with {now:.7g} where it began with {was:.7g} before: the "
-    "step uses something that no repair has put back, and that nobody has noticed"
+    "step {number} is done again, and its backward begins with {now:.7g} where it began with {was:.7g} before: either "
+    "no repair has put back something that the step uses, or it draws anew each time; TASKD_RECOVER_ANOTHER_LOSS=say "
+    "lets such a job go on"
 )
 LAST_DIGITS = (
-    "step {number} is done again, and its loss differs in the last digits: what computes it does not give the same "
-    "bits twice, so the weights may differ from those of a run without a fault"
+    "step %d is done again, and its loss differs in the last digits: what computes it does not give the same bits "
+    "twice, so the weights may differ from those of a run without a fault"
 )
+_logger = log.get(__name__)
 
 
 class Listener:
@@ -36,11 +40,11 @@ class Listener:
         transaction: Transaction,
         between: Between,
         passage: Passage,
-        refuse: Callable[[str], None],
+        losses_differ: Callable[[str], None],
     ) -> None:
-        """`refuse` makes all ranks start over."""
+        """`losses_differ` says so, and makes all ranks start over as a rule."""
         self._registered, self._transaction = registered, transaction
-        self._between, self._passage, self._refuse = between, passage, refuse
+        self._between, self._passage, self._losses_differ = between, passage, losses_differ
 
     def forward_ended(self) -> None:
         """Called before any gradient leaves this rank."""
@@ -73,9 +77,9 @@ class Listener:
         arguments, named = given
         found = self._registered.local.losses.backward_begins(arguments[0] if arguments else named.get("tensors"))
         if found is not None and found.is_small:
-            self._registered.warn([LAST_DIGITS.format(number=step.number)])
+            log.once(_logger, logging.WARNING, f"last digits {step.number}", LAST_DIGITS, step.number)
         elif found is not None:
-            self._refuse(ANOTHER_LOSS.format(number=step.number, was=found.was, now=found.now))
+            self._losses_differ(ANOTHER_LOSS.format(number=step.number, was=found.was, now=found.now))
 
     def is_put_into(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
         """Note that the script makes this tensor the `data` of a parameter."""

@@ -24,8 +24,8 @@ class Place:
     """The epoch of session.epochs(), counted from its first one as 0."""
     in_epochs: bool = False
     """Whether the script's loops are inside session.epochs()."""
-    apart: bool = False
-    """Whether a loop has ended after more steps on some ranks than on others."""
+    uneven: bool = False
+    """Whether a loop has ended, or may end, after more steps on some ranks than on others."""
     giver: int = 0
     """How many loops and pieces of work the giver of this rank's state had entered."""
 

@@ -39,7 +39,7 @@ class Prover:
         self._ended_ns = 0  # when the last work here ended; 0: the time since then was not training
         self._ended = 0  # the update count at that time
         self.off = False
-        """Whether this rank makes no proofs any more: it cannot, or ranks with as many steps do not hold the same."""
+        """Whether this rank makes no more proofs."""
         self.spent_ns = self.whole_ns = 0
         """The time spent on slices and on the check in each step; the time of the last proof of the whole state."""
 

@@ -85,6 +85,13 @@ class Refusal:
         in_step = step is not None and step.in_body and not step.rehearsal and state is StepState.BODY
         self._repair.refuse(sentence, in_step)
 
+    def losses_differ(self, sentence: str) -> None:
+        """Refuse, unless the user has said that losses may differ."""
+        if self._repair.losses_may_differ:
+            _logger.warning("%s", sentence)
+        else:
+            self.refuse(sentence)
+
     def begin_anew(self) -> None:
         """Forget a noted failure: this rank does the failed step again."""
         if self._ledger.failed_at != NEVER:

@@ -49,9 +49,13 @@ LEFT_EARLY = (
     "behind `with step:` must not say which step is the last one; let step.number say it"
 )
 APART = (
-    "this loop has ended after {steps} steps on rank 0 and after {others} on rank {other}; from here on nobody can "
-    "tell which steps belong together, so if a rank dies, all start over, and no proofs are made; give all ranks "
-    "equally many batches"
+    "this loop has ended after {steps} steps on rank 0 and after {others} on rank {other}, or {all} and {all_others} "
+    "with those of earlier loops; from here on nobody can tell which steps belong together, so no proofs are made, and "
+    "after a death or an error all start over; give all ranks equally many batches"
+)
+JOINED = (
+    "the loop stands in torch's Join, so ranks may end it after unlike numbers of steps: they do not meet at its end, "
+    "and make no proofs; if a rank dies, all start over"
 )
 Result = TypeVar("Result")
 
@@ -80,7 +84,7 @@ class Session:
         self._between = Between(transaction, ledger, known.local, repair, passage, known.doubts, place)
         self._newcomer = Newcomer(known, transaction, repair, passage, place, refusal)
         self._standing = Standing(known, transaction, repair, self._between, loaders, place, refusal)
-        patched.listener = Listener(known, transaction, self._between, passage, refusal.refuse)
+        patched.listener = Listener(known, transaction, self._between, passage, refusal.losses_differ)
 
     @property
     def updates(self) -> int:
@@ -189,6 +193,8 @@ class Session:
         self._registered.loop_begins()
         self._registered.agree()
         self._transaction.variables.notes.loop_begins(place.loops, loader)
+        if self._is_joined():
+            self._ends_apart(JOINED)
         return place.loops
 
     def _train(self, feed: Feed, ordinal: int, start: int) -> Iterator[Step]:
@@ -202,9 +208,12 @@ class Session:
             owes = transaction.effects.owes(self.updates)
             if over is not None and not owes:
                 end = start + over
+                if self._is_joined():
+                    ends.append(end)
+                    continue
                 transaction.variables.arrives(end)
                 arrived = self._repair.together.all_arrived(transaction.heal) and len(ends) < ordinal
-                if arrived and self._loop_ends(end):
+                if arrived and self._loop_ends(end, over):
                     ends.append(end)
             elif transaction.given_up():
                 transaction.heal()
@@ -232,23 +241,33 @@ class Session:
                 if self._place.loops != ordinal:
                     raise UsageError("another loop over steps() has begun in the body of this one")
 
-    def _loop_ends(self, end: int) -> bool:
-        """Settle what there is to settle when all ranks are at the end of a loop. Return False if a repair came, so the
-        loop must check again."""
+    def _loop_ends(self, end: int, steps: int) -> bool:
+        """Settle what there is to settle when all ranks are at the end of a loop of so many steps. Return False if a
+        repair came, so the loop must check again."""
         transaction = self._transaction
         try:
-            theirs = self._repair.together.ends(end)
+            theirs = self._repair.together.numbers([end, steps])
         except StepAbandoned:
             transaction.heal()
             return False
-        other = next((rank for rank, one in enumerate(theirs) if one != theirs[0]), None)
-        if other is not None and not self._place.apart:
-            self._place.apart = transaction.prover.off = True
-            apart = APART.format(steps=theirs[0], other=other, others=theirs[other])
-            self._registered.coverage.flaws.append(apart)
-            self._registered.warn([apart])
-            self._registered.tell_cover()
+        ends, counts = zip(*theirs, strict=True)
+        if other := next((rank for rank, one in enumerate(ends) if one != ends[0]), 0):
+            told = {"steps": counts[0], "all": ends[0], "others": counts[other], "all_others": ends[other]}
+            self._ends_apart(APART.format(other=other, **told))
         return transaction.variables.loop_ends(end, transaction.heal)
+
+    def _is_joined(self) -> bool:
+        """Whether this loop stands in torch.distributed.algorithms.join.Join, as far as models tell it."""
+        configs = [getattr(model, "_join_config", None) for model in self.replica.models.values()]
+        return any(getattr(one, "enable", False) for one in configs)
+
+    def _ends_apart(self, sentence: str) -> None:
+        """Note that from here on, ranks that have done as many steps may not hold the same."""
+        if not self._place.uneven:
+            self._place.uneven = self._transaction.prover.off = True
+            self._registered.coverage.flaws.append(sentence)
+            self._registered.warn([sentence])
+            self._registered.tell_cover()
 
     def epochs(self, count: int, first: int = 0) -> Iterator[int]:
         """Yield the numbers of the epochs, from `first` to `count` - 1. A newcomer takes both from its predecessor. It

@@ -125,8 +125,9 @@ class Standing:
         self._between.settle(passed)
 
     def all_try(self, updates: int) -> None:
-        """Note that no rank is replaced, and that all ranks do this step again."""
+        """Note that no rank is replaced, and that all ranks do this step again, because one has raised in it."""
         self._transaction.raised.all_try(updates)
+        self._registered.local.losses.forget()
 
     def let_go(self) -> None:
         """Prepare for another rank's state, which overwrites this rank's state piece by piece. Until that is complete,
@@ -143,6 +144,7 @@ class Standing:
     def return_to(self, updates: int) -> None:
         """Go to the beginning of the agreed step. Parameters and optimizers are there already."""
         transaction, local, begun = self._transaction, self._registered.local, self._transaction.begun
+        local.losses.is_done_again(updates)
         if begun is not None and begun.number == updates:
             local.restore(begun.moment)
         elif begun is not None and transaction.updates < updates:
@@ -175,8 +177,8 @@ class Standing:
         transaction.carried.updated = True
         transaction.carried.lacking = not registered.local.accumulates()
 
-    def compare_with(self, updates: int, slots: list[bytes]) -> None:
-        """Take note of the losses that the life before had in this step, if any of the slots of its record has them."""
+    def take_losses(self, updates: int, slots: list[bytes]) -> None:
+        """Take over the losses that the life before had in this step, if any of the slots of its record has them."""
         local = self._registered.local
         local.losses.inherit(updates, [losses_of(data) for data in slots if loop_of(data) == local.loop])
 

@@ -35,9 +35,8 @@ class Together:
         """Wait until every rank has ended its loop. Return False if a repair came, so the loop must check again."""
         return True
 
-    def ends(self, mine: int) -> list[int]:
-        """Return after how many steps each rank has ended the loop at whose end all ranks are. Raises
-        StepAbandoned."""
+    def numbers(self, mine: list[int]) -> list[list[int]]:
+        """Return the numbers of each rank. All have equally many. Raises StepAbandoned."""
         return [mine]
 
 
@@ -93,7 +92,7 @@ class LaunchedTogether(Together):
             heal()
             return False
 
-    def ends(self, mine: int) -> list[int]:
+    def numbers(self, mine: list[int]) -> list[list[int]]:
         import torch
         import torch.distributed as dist
 
@@ -101,9 +100,10 @@ class LaunchedTogether(Together):
 
         if not (dist.is_initialized() and ours.can_carry()):
             return [mine]
-        found = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-        ours.all_gather(found, torch.tensor([mine]))
-        return [int(one) for one in found]
+        own = torch.tensor(mine, dtype=torch.int64, device="cpu")
+        found = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        ours.all_gather(found, own)
+        return [one.tolist() for one in found]
 
 
 def _capturing() -> bool:

@@ -113,7 +113,7 @@ class Transaction:
             self.registered.done_outside([LOADER_TALKS])
         if ended is not None:
             raise ended
-        self.variables.handed_out(number, feed.early, raised=number == self.raised.tried)
+        self.variables.handed_out(number, feed.early, self.raised.after(number))
         self.variables.leftovers.handed_out(number, feed, (self.begun, self.prover))
         if not self.variables.numbers(number, feed):
             self._refuse(MISCOUNTED)
@@ -163,10 +163,7 @@ class Transaction:
         self.step.happens(StepEvent.ENTERED)
         if not step.rehearsal:
             self.registered.gate.begin()
-            losses = self.registered.local.losses
-            if step.number != self.updates or not (step.again or self.begun is None):
-                losses.forget()  # the script enters a step for a second time
-            losses.step_begins(step.number)
+            self.registered.local.losses.step_begins(step.number)
             self.variables.body_begins(step.number)
         self.registered.doubts.look("what a step begins with", self._note, step)
         if not step.rehearsal:
@@ -245,6 +242,7 @@ class Transaction:
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         if isinstance(error, Exception) and not given_up:
             self.variables.leftovers.step_raised(error)
+            self.registered.local.losses.forget()  # perhaps it was raised because of them
         ordinary = isinstance(error, (Exception, StepAbandoned)) and not isinstance(error, UsageError)
         if error is not None and ordinary and not given_up and self.step.state is StepState.BODY:
             given_up = self.raised.is_tried_again(step.number, error)

@@ -203,6 +203,20 @@ def test_an_error_leaves_a_repair_and_the_loop_goes_on_with_it() -> None:
     assert script.repair.repairs == [3] and script.session.updates == 6
 
 
+def test_a_script_may_do_a_step_again_with_another_loss() -> None:
+    """It catches its own error, as one does that lowers a scale. No repair has put anything back."""
+    script = Script()
+    scale = 4.0
+    for step in script.session.steps(DATA):
+        with contextlib.suppress(OverflowError), step as x:
+            (script.model(x).sum() * scale).backward()
+            if scale > 1:
+                scale /= 2
+                raise OverflowError
+            script.optimizer.step()
+    assert script.session.updates == 6 and scale == 1
+
+
 def test_a_step_is_not_entered_before_its_repair_is_over() -> None:
     script = Script(Interrupted(3, "before"))
     with pytest.raises(UsageError, match="an error has left the repair"):

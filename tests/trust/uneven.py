@@ -3,6 +3,7 @@
 Gradients are averaged in every other step, as in a training that accumulates them. So the ranks meet for the last time
 before that batch. "list": the batches of an epoch are a list. "stream": an object that makes iterators, without a
 length. "sampler": a loader with a batch sampler. "dead": rank 1 has the batch more, which is the one that dies.
+"join": the steps communicate, and torch's Join lets the ranks end apart.
 "long ...": so many epochs that some later state is proved.
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -65,16 +67,17 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 session.register(model=model, optimizer=optimizer)
 batches = loader()
 for _ in session.epochs(epochs):
-    for at, step in enumerate(session.steps(batches)):
-        updates = at % EVERY == EVERY - 1
-        with step as batch:
-            scene.here(step, "begin")
-            with contextlib.nullcontext() if updates else model.no_sync():
-                loss_of(model, batch["x"] if kind == "sampler" else batch).backward()
-            scene.here(step, "backward")
-            if updates:
-                optimizer.step()
-                optimizer.zero_grad()
-            scene.here(step, "end")
-        scene.here(step, "behind")
+    with Join([model]) if kind == "join" else contextlib.nullcontext():
+        for at, step in enumerate(session.steps(batches)):
+            updates = kind == "join" or at % EVERY == EVERY - 1
+            with step as batch:
+                scene.here(step, "begin")
+                with contextlib.nullcontext() if updates else model.no_sync():
+                    loss_of(model, batch["x"] if kind == "sampler" else batch).backward()
+                scene.here(step, "backward")
+                if updates:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                scene.here(step, "end")
+            scene.here(step, "behind")
 scene.end(model)

@@ -1,0 +1,72 @@
+"""Steps that the script does again by itself, after an error that it has caught: it lowers the scale of its loss.
+
+"scale": a variable of the loop. "object": an attribute of an object. Steps 2 and 5 overflow on all ranks as long as the
+scale is too large.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import taskd
+from tests.trust.scene import Net, Scene, loss_of, say
+
+LIMITS = {2: 2.0, 5: 0.5}
+
+
+class Scaler:
+    """Holds the scale."""
+
+    def __init__(self) -> None:
+        self.scale = 8.0
+
+
+scene = Scene()
+kind, _, scene.args.place = scene.args.place.partition(", ")
+session = taskd.session()
+model = DistributedDataParallel(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+session.register(model=model, optimizer=optimizer)
+
+
+def train_with_a_variable() -> float:
+    """Train, and return the last scale."""
+    scale = 8.0
+    for step in session.steps(scene.loader()):
+        try:
+            with step as batch:
+                scene.here(step, "begin")
+                optimizer.zero_grad()
+                (loss_of(model, batch["x"]) * scale).backward()
+                scene.here(step, "backward")
+                if scale > LIMITS.get(step.number, scale):
+                    raise OverflowError(f"{scale} is too large")
+                optimizer.step()
+                scene.here(step, "end")
+        except OverflowError:
+            scale /= 2
+    return scale
+
+
+def train_with_an_object() -> float:
+    """Train, and return the last scale."""
+    scaler = Scaler()
+    for step in session.steps(scene.loader()):
+        try:
+            with step as batch:
+                scene.here(step, "begin")
+                optimizer.zero_grad()
+                (loss_of(model, batch["x"]) * scaler.scale).backward()
+                scene.here(step, "backward")
+                if scaler.scale > LIMITS.get(step.number, scaler.scale):
+                    raise OverflowError(f"{scaler.scale} is too large")
+                optimizer.step()
+                scene.here(step, "end")
+        except OverflowError:
+            scaler.scale /= 2
+    return scaler.scale
+
+
+say(f"scale {train_with_a_variable() if kind == 'scale' else train_with_an_object()}")
+scene.end(model)
