@@ -25,7 +25,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 from typing import Any
 
 import torch
@@ -50,20 +50,14 @@ ROWS_KEPT = 2
 NONE = Counters()
 
 
-class After(Enum):
-    """What has ended the attempt before this one, at the same step."""
-
-    NOTHING = auto()  # there was none, or a repair has given it up
-    TRIED = auto()  # an error of this rank, so all ranks do the step again; a marker (`failed = True`) stays
-    CAUGHT = auto()  # an error that the script has caught; what it has set since then stays
-
-
 @dataclass(slots=True)
 class Variables:
     """The counters of one session's script."""
 
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=KEPT))
     """The looks when the last steps were handed out for the first time, the newest last."""
+    first: Look | None = None
+    """The look before the first attempt at the last step, if the script has done it again by itself since then."""
     newcomer: bool = False
     """This rank has seen nothing of the step before the current one."""
     known: Callable[[], Set[int]] = frozenset
@@ -100,12 +94,10 @@ class Variables:
             behind = True
         return sorted(found if not self.looks else self.looks[-1].without_given(found))
 
-    def handed_out(
-        self, number: int, loop: int, whole: bool = True, late: bool = False, after: After = After.NOTHING
-    ) -> None:
+    def handed_out(self, number: int, loop: int, whole: bool = True, late: bool = False, raised: bool = False) -> None:
         """The script gets this step: note its counters, or set them to what they were. `whole`: the body of the
         previous step has run to its end. `late`: a newcomer has passed all steps that are done, and may have counted
-        them. `after`: whether an error of this rank has left an attempt at this step."""
+        them. `raised`: an error of this rank has left the step before, and a marker (`failed = True`) shall stay."""
         script = Script.asking()
         if script is None:
             return
@@ -113,12 +105,12 @@ class Variables:
         seen = self.looks[-1] if self.looks else None
         if self.inherited.looks:
             self._begin(script, look, late)
-        elif seen is not None and seen.number == number and seen.is_beside(look) and after is not After.CAUGHT:
-            markers_stay = after is After.TRIED or len(self.looks) == 1
-            self._put(script, _changes(look.values, seen.values), seen, markers_stay=markers_stay)
+        elif seen is not None and seen.number == number and seen.is_beside(look):
+            if self.first is not None and self.first.number == number:
+                seen = self.looks[-1] = self.first
+            self._put(script, _changes(look.values, seen.values), seen, markers_stay=raised or len(self.looks) == 1)
         else:
-            caught = after is After.CAUGHT and seen is not None and seen.number == number
-            look.lacks = seen.lacks if caught and seen is not None else not (whole or self._settled == number)
+            look.lacks = not (whole or self._settled == number)
             if seen is not None:
                 look.follows(seen)
             if seen is not None and seen.number == number:  # the same step, in another loop
@@ -341,6 +333,20 @@ def seen_to(variables: Variables) -> set[int]:
     gathered = rows_at(script, variables._loops.of(script), variables.others.beside())
     rows = {id(one()) for leaves in gathered.leaves.values() for one in leaves}
     return rows | looked_at(variables.others, variables.looks[-1])
+
+
+def keep_what_is_set(variables: Variables, number: int, loop: int) -> None:
+    """The script does this step again by itself, so what it has set stays. If a repair lets all ranks do the step
+    again, they all begin where the first attempt has begun, as a newcomer does. If the update counts, a newcomer goes
+    on from the last attempt."""
+    script, looks = Script.asking(), variables.looks
+    if script is None or not looks or looks[-1].number != number:
+        return
+    look, before = variables._look(script, number, loop), looks.pop()
+    if variables.first is None or variables.first.number != number:
+        variables.first = before
+    look.lacks = before.lacks
+    looks.append(look)
 
 
 def pass_loop(variables: Variables, ended: bytes) -> None:

@@ -18,7 +18,7 @@ from taskd.state.others import lost_sight_of, sealed_things
 from taskd.state.rest import Loops
 from taskd.state.settling import Settled, Table
 from taskd.state.strange import STARTS_OVER
-from taskd.state.variables import After, pass_loop
+from taskd.state.variables import keep_what_is_set, pass_loop
 from taskd.worker import emptied
 from taskd.worker.feed import Feed
 from taskd.worker.heal import Repair
@@ -108,11 +108,16 @@ class Counting:
         self._ended: int | None = -1
         """The last step whose body has run to its end; None: the last step's body has not."""
 
-    def handed_out(self, number: int, early: bool, after: After = After.NOTHING) -> None:
-        """Note that the script gets this step. `early`: a newcomer may get it long before its use. `after`: whether an
-        error has left an attempt at it. Raises StepAbandoned."""
+    def handed_out(self, number: int, early: bool, raised: bool = False, caught: bool = False) -> None:
+        """Note that the script gets this step. `early`: a newcomer may get it long before its use. `raised`: all ranks
+        do it again, because it had raised on this rank. `caught`: the script does it again by itself. Raises
+        StepAbandoned."""
+        if caught:
+            if self._repair.heals:
+                self._doubts.look(WHAT, keep_what_is_set, self._variables, number, self._local.loop)
+            return
         if not (early and self._variables.inherited.looks):
-            self._look(number, after=after)
+            self._look(number, raised=raised)
         if self._lacking:
             self._refuse(UNKNOWN.format(names=listed(self._lacking), number=number - 1))
         if self.restored and not early:
@@ -216,13 +221,13 @@ class Counting:
         if ended := self.notes.ended(self._local.loop):
             self._doubts.look(WHAT, pass_loop, self._variables, ended)
 
-    def _look(self, number: int, late: bool = False, after: After = After.NOTHING) -> None:
+    def _look(self, number: int, late: bool = False, raised: bool = False) -> None:
         if not self._repair.heals:
             return
         if self._variables.inherited.looks:
             self._doubts.look(WHAT, self._variables.inherited.came_to_the_end, self.notes.left)
         whole = self._ended == number - 1
-        self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late, after)
+        self._doubts.look(WHAT, self._variables.handed_out, number, self._local.loop, whole, late, raised)
         if names := self._doubts.look(WHAT, lost_sight_of, self._variables.others, self._variables.looks):
             sentence = OUT_OF_SIGHT.format(names=listed(names), over=STARTS_OVER)
             self._registered.coverage.flaws.append(sentence)

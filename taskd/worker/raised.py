@@ -22,7 +22,6 @@ import torch
 from taskd import log
 from taskd.core.words import follows
 from taskd.errors import StepAbandoned, UsageError
-from taskd.state.variables import After
 from taskd.worker.exits import first_line
 from taskd.worker.feed import AnotherBatch, Feed, LoaderEnded
 from taskd.worker.heal import Repair
@@ -49,12 +48,6 @@ class Raised:
     def came_again(self) -> bool:
         """Whether an error has left that step twice."""
         return self.left is not None and self.tried == self.left
-
-    def after(self, number: int) -> After:
-        """Return whether an error has ended the attempt before this one at this step."""
-        if number == self.left:
-            return After.CAUGHT
-        return After.TRIED if number == self.tried else After.NOTHING
 
     def batch(self, feed: Feed, number: int, start: int) -> Any:
         """Return the batch of this step, in a loop that began after `start` updates. Raises StepAbandoned if the loader

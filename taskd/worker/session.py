@@ -22,7 +22,7 @@ from taskd.state.ledger import Ledger
 from taskd.state.numbering import Numbering
 from taskd.state.replica import Replica
 from taskd.state.unaccounted import reached
-from taskd.worker import compiling, hooks, pausing
+from taskd.worker import compiling, hooks, joining, pausing
 from taskd.worker.between import Between
 from taskd.worker.feed import Feed, LoaderEnded
 from taskd.worker.heal import Repair
@@ -66,6 +66,7 @@ class Session:
     def __init__(self, repair: Repair) -> None:
         self._repair = repair
         pausing.session_begins()
+        joining.watch()
         self._place = place = Place()
         self._numbering = Numbering()
         self._step = StepMachine()
@@ -163,7 +164,7 @@ class Session:
             raise UsageError("a loop over steps() begins inside of `with step:`")
         feed = self._transaction.feed = Feed(loader, epochs, self._loaders, self._numbering)
         self._numbering.loop_begins(itself[0])
-        ordinal = self._enter_loop(loader)
+        ordinal = self._enter_loop(feed)
         if not (yield from self._newcomer.comes_to(feed)):
             return
         start = feed.numbering.start = self.ends[ordinal - 2] if ordinal > 1 else 0
@@ -177,7 +178,7 @@ class Session:
         if self._place.giver_is_ahead:
             self._passage.go_after()
 
-    def _enter_loop(self, loader: Any) -> int:
+    def _enter_loop(self, feed: Feed) -> int:
         """Begin a loop and return its number, counted from 1."""
         place = self._place
         if len(place.ends) < place.loops and not self._repair.newcomer:
@@ -190,11 +191,12 @@ class Session:
             self._registered.tell_cover(OLD_SHAPE)
         self._registered.local.loop = place.loops
         self._registered.local.losses.forget()  # a step that was left with its loop: its number comes again
+        self._transaction.raised.left = None
         self._registered.loop_begins()
         self._registered.agree()
-        self._transaction.variables.notes.loop_begins(place.loops, loader)
-        if self._is_joined():
-            self._ends_apart(JOINED)
+        self._transaction.variables.notes.loop_begins(place.loops, feed.loader)
+        if joining.is_joined() and not place.uneven and not self._repair.newcomer:
+            self._compare_lengths(feed.extent.length)
         return place.loops
 
     def _train(self, feed: Feed, ordinal: int, start: int) -> Iterator[Step]:
@@ -208,7 +210,7 @@ class Session:
             owes = transaction.effects.owes(self.updates)
             if over is not None and not owes:
                 end = start + over
-                if self._is_joined():
+                if self._is_parted:
                     ends.append(end)
                     continue
                 transaction.variables.arrives(end)
@@ -256,10 +258,20 @@ class Session:
             self._ends_apart(APART.format(other=other, **told))
         return transaction.variables.loop_ends(end, transaction.heal)
 
-    def _is_joined(self) -> bool:
-        """Whether this loop stands in torch.distributed.algorithms.join.Join, as far as models tell it."""
-        configs = [getattr(model, "_join_config", None) for model in self.replica.models.values()]
-        return any(getattr(one, "enable", False) for one in configs)
+    @property
+    def _is_parted(self) -> bool:
+        """Whether some ranks may wait inside of torch's Join while others still train."""
+        return self._place.uneven and joining.is_joined()
+
+    def _compare_lengths(self, mine: int | None) -> None:
+        """A loop begins inside of torch's Join: find out whether ranks may end it apart."""
+        unknown = -1
+        try:
+            lengths = self._repair.together.numbers([unknown if mine is None else mine])
+        except StepAbandoned:  # the repair sees that there is a flaw now
+            lengths = [[unknown]]
+        if lengths[0] == [unknown] or any(one != lengths[0] for one in lengths):
+            self._ends_apart(JOINED)
 
     def _ends_apart(self, sentence: str) -> None:
         """Note that from here on, ranks that have done as many steps may not hold the same."""
@@ -278,7 +290,7 @@ class Session:
         for place.epoch, epoch in enumerate(self._between.before_loops.epochs(first, count)):
             yield epoch
         place.epoch = 0
-        if place.loops:
+        if place.loops and not self._is_parted:
             self.between(lambda: None)
 
     def between(self, work: Callable[[], Result], then: Callable[[Result], Any] | None = None) -> Result:
@@ -291,6 +303,10 @@ class Session:
         """
         if self._transaction.current is not None or self._transaction.is_behind_a_step:
             raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
+        if self._is_parted:
+            raise UsageError(
+                "between() was called inside of torch's Join, where ranks may have ended apart: call it later"
+            )
         if not self._place.loops:
             return self._between.before_loops.do(work, then)  # type: ignore[no-any-return]
         result: Result = self._between.run(work, then)

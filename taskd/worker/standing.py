@@ -145,6 +145,7 @@ class Standing:
         """Go to the beginning of the agreed step. Parameters and optimizers are there already."""
         transaction, local, begun = self._transaction, self._registered.local, self._transaction.begun
         local.losses.is_done_again(updates)
+        transaction.raised.left = None  # if the script has caught an error in this step, it will do so again
         if begun is not None and begun.number == updates:
             local.restore(begun.moment)
         elif begun is not None and transaction.updates < updates:

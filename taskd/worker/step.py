@@ -22,13 +22,23 @@ class Step:
     """One step of the loop. `with step as batch:` is the transaction."""
 
     def __init__(
-        self, transaction: Transaction, number: int, batch: Any, *, again: bool = False, rehearsal: bool = False
+        self,
+        transaction: Transaction,
+        number: int,
+        batch: Any,
+        *,
+        again: bool = False,
+        caught: bool = False,
+        rehearsal: bool = False,
     ) -> None:
         self.number = number
         """Counted from 0 over the whole job."""
         self.batch = batch
         self.again = again
         """Whether this is another attempt at the same step."""
+        self.caught = caught
+        """Whether the script does the step again by itself, after an error that it has caught. All that it has set
+        meanwhile stays, until a repair lets all ranks do the step again from its beginning."""
         self.rehearsal = rehearsal
         """Whether a newcomer only rehearses: it learns what the others learned in their first step, and keeps nothing.
         """

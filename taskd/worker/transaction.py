@@ -113,15 +113,16 @@ class Transaction:
             self.registered.done_outside([LOADER_TALKS])
         if ended is not None:
             raise ended
-        self.variables.handed_out(number, feed.early, self.raised.after(number))
+        caught = number == self.raised.left
+        self.variables.handed_out(number, feed.early, raised=number == self.raised.tried, caught=caught)
         self.variables.leftovers.handed_out(number, feed, (self.begun, self.prover))
         if not self.variables.numbers(number, feed):
             self._refuse(MISCOUNTED)
         last, generators = self._last
-        step = self._handed = Step(self, number, batch, again=number == last)
+        step = self._handed = Step(self, number, batch, again=number == last, caught=caught)
         if not step.again:
             self._last = number, rng.capture() if self._repair.heals else b""
-        elif generators:
+        elif generators and not caught:
             rng.restore(generators)  # the body may draw before it enters the step
         self.step.happens(StepEvent.HANDED_OUT)
         return step
@@ -163,7 +164,8 @@ class Transaction:
         self.step.happens(StepEvent.ENTERED)
         if not step.rehearsal:
             self.registered.gate.begin()
-            self.registered.local.losses.step_begins(step.number)
+            if not step.caught:
+                self.registered.local.losses.step_begins(step.number)
             self.variables.body_begins(step.number)
         self.registered.doubts.look("what a step begins with", self._note, step)
         if not step.rehearsal:
@@ -183,7 +185,8 @@ class Transaction:
         assert self.feed is not None
         before = self.begun
         if before is not None and before.number == step.number and step.again:
-            local.restore(before.moment)  # undoes what followed the first attempt, and what came before this one
+            if not step.caught:
+                local.restore(before.moment)  # undoes what followed the first attempt, and what came before this one
             return
         self.begun = Begun(step.number, local.capture(self.carries_on()))
         self._recorder.begins(self.begun, before, self.feed.before)

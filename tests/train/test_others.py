@@ -20,7 +20,7 @@ from taskd.state.caches import draws
 from taskd.state.inside import inside_of
 from taskd.state.modules import Modules
 from taskd.state.plain import packed
-from taskd.state.variables import After, Variables
+from taskd.state.variables import Variables
 
 NUMBERS = (0, 1, 2, 2, 3)
 """Step 2 is done again."""
@@ -160,7 +160,7 @@ def test_a_marker_that_no_source_shows_is_left_alone_after_an_error(raised: bool
     hook: Any = None
     for number in NUMBERS[:-1]:
         again = hook is not None
-        variables.handed_out(number, 1, after=After.TRIED if raised and again else After.NOTHING)
+        variables.handed_out(number, 1, raised=raised and again)
         if number == 2 and not again:
             hook = layer.register_forward_pre_hook(fail)
         try:

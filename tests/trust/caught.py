@@ -1,7 +1,7 @@
 """Steps that the script does again by itself, after an error that it has caught: it lowers the scale of its loss.
 
-"scale": a variable of the loop. "object": an attribute of an object. Steps 2 and 5 overflow on all ranks as long as the
-scale is too large.
+"scale": a variable of the loop. "object": an attribute of an object. "rate": it lowers the learning rate. Steps 2 and 5
+overflow on all ranks as long as the scale is too large.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ scene = Scene()
 kind, _, scene.args.place = scene.args.place.partition(", ")
 session = taskd.session()
 model = DistributedDataParallel(Net())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=8.0 if kind == "rate" else 0.01)
 session.register(model=model, optimizer=optimizer)
 
 
@@ -36,10 +36,10 @@ def train_with_a_variable() -> float:
     for step in session.steps(scene.loader()):
         try:
             with step as batch:
-                scene.here(step, "begin")
+                scene.here(step, f"begin {scale:g}")
                 optimizer.zero_grad()
                 (loss_of(model, batch["x"]) * scale).backward()
-                scene.here(step, "backward")
+                scene.here(step, f"backward {scale:g}")
                 if scale > LIMITS.get(step.number, scale):
                     raise OverflowError(f"{scale} is too large")
                 optimizer.step()
@@ -55,10 +55,10 @@ def train_with_an_object() -> float:
     for step in session.steps(scene.loader()):
         try:
             with step as batch:
-                scene.here(step, "begin")
+                scene.here(step, f"begin {scaler.scale:g}")
                 optimizer.zero_grad()
                 (loss_of(model, batch["x"]) * scaler.scale).backward()
-                scene.here(step, "backward")
+                scene.here(step, f"backward {scaler.scale:g}")
                 if scaler.scale > LIMITS.get(step.number, scaler.scale):
                     raise OverflowError(f"{scaler.scale} is too large")
                 optimizer.step()
@@ -68,5 +68,26 @@ def train_with_an_object() -> float:
     return scaler.scale
 
 
-say(f"scale {train_with_a_variable() if kind == 'scale' else train_with_an_object()}")
+def train_with_a_rate() -> float:
+    """Train with a learning rate instead, and return the last one."""
+    for step in session.steps(scene.loader()):
+        try:
+            with step as batch:
+                rate = optimizer.param_groups[0]["lr"]
+                scene.here(step, f"begin {rate:g}")
+                optimizer.zero_grad()
+                (loss_of(model, batch["x"]) / 1000).backward()
+                scene.here(step, f"backward {rate:g}")
+                if rate > LIMITS.get(step.number, rate):
+                    raise OverflowError(f"{rate} is too large")
+                optimizer.step()
+                scene.here(step, "end")
+        except OverflowError:
+            for group in optimizer.param_groups:
+                group["lr"] /= 2
+    return float(optimizer.param_groups[0]["lr"])
+
+
+TRAIN = {"scale": train_with_a_variable, "object": train_with_an_object, "rate": train_with_a_rate}
+say(f"scale {TRAIN[kind]()}")
 scene.end(model)

@@ -29,6 +29,13 @@ def test_ranks_that_are_joined_do_not_meet_at_the_end(train: Train, kind: str) -
 
 
 @pytest.mark.parametrize(("place", "at"), PLACES)
+@pytest.mark.parametrize("kind", ["even", "before"])
+def test_ranks_that_have_as_many_batches_heal(check: Check, kind: str, place: str, at: int) -> None:
+    job = check(kind, place, at)
+    assert job.text.count("begin 0") == 1 and "healed in" in job.text, job.text
+
+
+@pytest.mark.parametrize(("place", "at"), PLACES)
 def test_joined_ranks_start_over(check: Check, place: str, at: int) -> None:
     job = check("join", place, at)
     assert job.text.count("begin 0") >= 2, job.text  # a rank in Join's own collectives fails by itself

@@ -3,7 +3,8 @@
 Gradients are averaged in every other step, as in a training that accumulates them. So the ranks meet for the last time
 before that batch. "list": the batches of an epoch are a list. "stream": an object that makes iterators, without a
 length. "sampler": a loader with a batch sampler. "dead": rank 1 has the batch more, which is the one that dies.
-"join": the steps communicate, and torch's Join lets the ranks end apart.
+"join": the steps communicate, and torch's Join lets the ranks end apart. "even": they stand in Join, too, but all ranks
+have as many batches. "before": a Join without a step stands before the loops.
 "long ...": so many epochs that some later state is proved.
 """
 
@@ -27,7 +28,7 @@ EVEN = 4
 
 def count() -> int:
     """Return how many batches this rank has in an epoch."""
-    return EVEN + (scene.rank == (1 if kind == "dead" else 2))
+    return EVEN + (kind not in ("even", "before") and scene.rank == (1 if kind == "dead" else 2))
 
 
 class Stream:
@@ -66,10 +67,13 @@ model = DistributedDataParallel(Net())
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 session.register(model=model, optimizer=optimizer)
 batches = loader()
+if kind == "before":
+    with Join([model]):
+        pass
 for _ in session.epochs(epochs):
-    with Join([model]) if kind == "join" else contextlib.nullcontext():
+    with Join([model]) if kind in ("join", "even") else contextlib.nullcontext():
         for at, step in enumerate(session.steps(batches)):
-            updates = kind == "join" or at % EVERY == EVERY - 1
+            updates = kind in ("join", "even", "before") or at % EVERY == EVERY - 1
             with step as batch:
                 scene.here(step, "begin")
                 with contextlib.nullcontext() if updates else model.no_sync():
