@@ -38,8 +38,7 @@ class Prover:
         self._next = 0  # the update count before which there is nothing to do
         self._ended_ns = 0  # when the last work here ended; 0: the time since then was not training
         self._ended = 0  # the update count at that time
-        self.off = False
-        """Whether this rank makes no more proofs."""
+        self._off = False
         self.spent_ns = self.whole_ns = 0
         """The time spent on slices and on the check in each step; the time of the last proof of the whole state."""
 
@@ -53,9 +52,13 @@ class Prover:
         self._digests.forget()
         self._next = self._ended_ns = 0
 
+    def stop(self) -> None:
+        """Make no more proofs: from here on, steps with one number need not hold the same on two ranks."""
+        self._off = True
+
     def committed(self, updates: int) -> None:
         """Note that a step has ended normally, and that this rank holds `updates` updates."""
-        if updates < self._next or self.off:
+        if updates < self._next or self._off:
             return
         began_ns = time.perf_counter_ns()
         try:
@@ -64,7 +67,7 @@ class Prover:
             self._prove(updates, began_ns)
         except Exception as error:
             # Any kind of error: a user's object that fails when asked for its state must not end the training.
-            self.off = True
+            self._off = True
             _logger.log(logging.WARNING, "what this rank holds is no longer compared with the others: %s", error)
         self._ended, self._ended_ns = updates, time.perf_counter_ns()
         took_ns = self._cost_ns or self._ended_ns - began_ns
@@ -76,10 +79,10 @@ class Prover:
     def _begin(self) -> bool:
         """Whether there are other ranks to compare with."""
         ranks = dist.get_world_size() if dist.is_initialized() else 1
-        self.off = ranks < 2 or not self._repair.records
-        if not self.off:
+        self._off = ranks < 2 or not self._repair.records
+        if not self._off:
             self._rhythm = Rhythm(ranks)
-        return not self.off
+        return not self._off
 
     def _prove(self, updates: int, began_ns: int) -> None:
         rhythm, digests = self._rhythm, self._digests

@@ -2,7 +2,7 @@
 
 This module only knows the loop. transaction.py defines the step, registered.py holds the registered objects, and
 newcomer.py holds what a newcomer does first. between.py handles the work between two loops. standing.py answers what a
-repair asks.
+repair asks. loop_ends.py knows whether all ranks end a loop together.
 
 Failure modes: a fault between two steps or after the last one (the loop waits at its own boundaries); a script that
 leaves its loop early, asks for a step and does not use it, or has several loops. Code in the loop's body but outside of
@@ -22,13 +22,14 @@ from taskd.state.ledger import Ledger
 from taskd.state.numbering import Numbering
 from taskd.state.replica import Replica
 from taskd.state.unaccounted import reached
-from taskd.worker import compiling, hooks, joining, pausing
+from taskd.worker import compiling, hooks, pausing
 from taskd.worker.between import Between
 from taskd.worker.feed import Feed, LoaderEnded
 from taskd.worker.heal import Repair
 from taskd.worker.last_checkpoint import LastCheckpoint
 from taskd.worker.listener import Listener
 from taskd.worker.loaders import Loaders
+from taskd.worker.loop_ends import LoopEnds
 from taskd.worker.newcomer import Newcomer
 from taskd.worker.passage import Passage
 from taskd.worker.patches import Patches
@@ -48,15 +49,6 @@ LEFT_EARLY = (
     "the script leaves its loop behind step {number}, which is given up and would be done again: what is counted "
     "behind `with step:` must not say which step is the last one; let step.number say it"
 )
-APART = (
-    "this loop has ended after {steps} steps on rank 0 and after {others} on rank {other}, or {all} and {all_others} "
-    "with those of earlier loops; from here on nobody can tell which steps belong together, so no proofs are made, and "
-    "after a death or an error all start over; give all ranks equally many batches"
-)
-JOINED = (
-    "the loop stands in torch's Join, so ranks may end it after unlike numbers of steps: they do not meet at its end, "
-    "and make no proofs; if a rank dies, all start over"
-)
 Result = TypeVar("Result")
 
 
@@ -66,7 +58,6 @@ class Session:
     def __init__(self, repair: Repair) -> None:
         self._repair = repair
         pausing.session_begins()
-        joining.watch()
         self._place = place = Place()
         self._numbering = Numbering()
         self._step = StepMachine()
@@ -81,6 +72,7 @@ class Session:
         self._patched = patched = Patches(loaders)
         self._last_checkpoint = LastCheckpoint(known, repair)
         self._passage = passage = Passage(known.replica, repair, patched, lambda s: refusal.writes(s))
+        self._loop_ends = LoopEnds(place, known, transaction, repair)
         self._refusal = refusal = Refusal(transaction, ledger, repair, passage)
         self._between = Between(transaction, ledger, known.local, repair, passage, known.doubts, place)
         self._newcomer = Newcomer(known, transaction, repair, passage, place, refusal)
@@ -195,8 +187,7 @@ class Session:
         self._registered.loop_begins()
         self._registered.agree()
         self._transaction.variables.notes.loop_begins(place.loops, feed.loader)
-        if joining.is_joined() and not place.uneven and not self._repair.newcomer:
-            self._compare_lengths(feed.extent.length)
+        self._loop_ends.loop_begins(feed.extent.length)
         return place.loops
 
     def _train(self, feed: Feed, ordinal: int, start: int) -> Iterator[Step]:
@@ -210,12 +201,7 @@ class Session:
             owes = transaction.effects.owes(self.updates)
             if over is not None and not owes:
                 end = start + over
-                if self._is_parted:
-                    ends.append(end)
-                    continue
-                transaction.variables.arrives(end)
-                arrived = self._repair.together.all_arrived(transaction.heal) and len(ends) < ordinal
-                if arrived and self._loop_ends(end, over):
+                if self._loop_ends.may_part or self._loop_ends.all_at(end, over):
                     ends.append(end)
             elif transaction.given_up():
                 transaction.heal()
@@ -243,44 +229,6 @@ class Session:
                 if self._place.loops != ordinal:
                     raise UsageError("another loop over steps() has begun in the body of this one")
 
-    def _loop_ends(self, end: int, steps: int) -> bool:
-        """Settle what there is to settle when all ranks are at the end of a loop of so many steps. Return False if a
-        repair came, so the loop must check again."""
-        transaction = self._transaction
-        try:
-            theirs = self._repair.together.numbers([end, steps])
-        except StepAbandoned:
-            transaction.heal()
-            return False
-        ends, counts = zip(*theirs, strict=True)
-        if other := next((rank for rank, one in enumerate(ends) if one != ends[0]), 0):
-            told = {"steps": counts[0], "all": ends[0], "others": counts[other], "all_others": ends[other]}
-            self._ends_apart(APART.format(other=other, **told))
-        return transaction.variables.loop_ends(end, transaction.heal)
-
-    @property
-    def _is_parted(self) -> bool:
-        """Whether some ranks may wait inside of torch's Join while others still train."""
-        return self._place.uneven and joining.is_joined()
-
-    def _compare_lengths(self, mine: int | None) -> None:
-        """A loop begins inside of torch's Join: find out whether ranks may end it apart."""
-        unknown = -1
-        try:
-            lengths = self._repair.together.numbers([unknown if mine is None else mine])
-        except StepAbandoned:  # the repair sees that there is a flaw now
-            lengths = [[unknown]]
-        if lengths[0] == [unknown] or any(one != lengths[0] for one in lengths):
-            self._ends_apart(JOINED)
-
-    def _ends_apart(self, sentence: str) -> None:
-        """Note that from here on, ranks that have done as many steps may not hold the same."""
-        if not self._place.uneven:
-            self._place.uneven = self._transaction.prover.off = True
-            self._registered.coverage.flaws.append(sentence)
-            self._registered.warn([sentence])
-            self._registered.tell_cover()
-
     def epochs(self, count: int, first: int = 0) -> Iterator[int]:
         """Yield the numbers of the epochs, from `first` to `count` - 1. A newcomer takes both from its predecessor. It
         passes the epochs that are over and runs none of their steps. All ranks meet at the end, so a rank that dies in
@@ -290,7 +238,7 @@ class Session:
         for place.epoch, epoch in enumerate(self._between.before_loops.epochs(first, count)):
             yield epoch
         place.epoch = 0
-        if place.loops and not self._is_parted:
+        if place.loops and not self._loop_ends.may_part:
             self.between(lambda: None)
 
     def between(self, work: Callable[[], Result], then: Callable[[Result], Any] | None = None) -> Result:
@@ -303,10 +251,7 @@ class Session:
         """
         if self._transaction.current is not None or self._transaction.is_behind_a_step:
             raise UsageError("between() was called in a loop over steps(): it stands between two loops, or behind them")
-        if self._is_parted:
-            raise UsageError(
-                "between() was called inside of torch's Join, where ranks may have ended apart: call it later"
-            )
+        self._loop_ends.check_meeting()
         if not self._place.loops:
             return self._between.before_loops.do(work, then)  # type: ignore[no-any-return]
         result: Result = self._between.run(work, then)

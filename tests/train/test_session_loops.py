@@ -169,7 +169,18 @@ def test_loops_that_end_apart_are_said_once_and_end_the_proofs(caplog: pytest.Lo
     repair = FakeRepair()
     repair.together, repair.speaks = Uneven(), True
     train(repair)
-    assert repair.session is not None and repair.session._transaction.prover.off
+    assert repair.session is not None and repair.session._transaction.prover._off
     said = [one.message for one in caplog.records if "has ended after" in one.message]
     assert len(said) == 1 and f"after {PER_LOOP} steps on rank 0 " in said[0]
     assert said[0] in repair.session._registered.coverage.flaws
+
+
+def test_nobody_meets_where_ranks_may_wait_in_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    repair = FakeRepair()
+    repair.together = Uneven()
+    train(repair)
+    session = repair.session
+    assert session is not None and session.between(lambda: 1) == 1, "behind the Join, or without one"
+    monkeypatch.setattr("taskd.worker.joining.is_joined", lambda: True)
+    with pytest.raises(UsageError, match="inside of torch's Join"):
+        session.between(lambda: 1)

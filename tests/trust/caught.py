@@ -1,7 +1,8 @@
 """Steps that the script does again by itself, after an error that it has caught: it lowers the scale of its loss.
 
-"scale": a variable of the loop. "object": an attribute of an object. "rate": it lowers the learning rate. Steps 2 and 5
-overflow on all ranks as long as the scale is too large.
+"scale": a variable of the loop. "object": an attribute of an object. "rate": it lowers the learning rate. "behind": it
+clears the gradients behind the update, so those of a failed attempt are added to the next one's. Steps 2 and 5 overflow
+on all ranks as long as the scale is too large.
 """
 
 from __future__ import annotations
@@ -49,6 +50,25 @@ def train_with_a_variable() -> float:
     return scale
 
 
+def train_and_clear_behind() -> float:
+    """Train, clear the gradients behind the update, and return the last scale."""
+    scale = 8.0
+    for step in session.steps(scene.loader()):
+        try:
+            with step as batch:
+                scene.here(step, f"begin {scale:g}")
+                (loss_of(model, batch["x"]) * scale).backward()
+                scene.here(step, f"backward {scale:g}")
+                if scale > LIMITS.get(step.number, scale):
+                    raise OverflowError(f"{scale} is too large")
+                optimizer.step()
+                optimizer.zero_grad()
+                scene.here(step, "end")
+        except OverflowError:
+            scale /= 2
+    return scale
+
+
 def train_with_an_object() -> float:
     """Train, and return the last scale."""
     scaler = Scaler()
@@ -88,6 +108,11 @@ def train_with_a_rate() -> float:
     return float(optimizer.param_groups[0]["lr"])
 
 
-TRAIN = {"scale": train_with_a_variable, "object": train_with_an_object, "rate": train_with_a_rate}
+TRAIN = {
+    "scale": train_with_a_variable,
+    "object": train_with_an_object,
+    "rate": train_with_a_rate,
+    "behind": train_and_clear_behind,
+}
 say(f"scale {TRAIN[kind]()}")
 scene.end(model)

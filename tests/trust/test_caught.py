@@ -22,7 +22,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("place", "at"), PLACES)
-@pytest.mark.parametrize("kind", ["scale", "object", "rate"])
+@pytest.mark.parametrize("kind", ["scale", "object", "rate", "behind"])
 def test_what_it_has_set_meanwhile_stays(check: Check, kind: str, place: str, at: int) -> None:
     job = check(kind, place, at)
     assert job.text.count("scale 0.5") == 2 and job.text.count("begin 0") == 1, job.text
