@@ -20,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import taskd
@@ -48,6 +49,9 @@ class _Tally:
     wrong: list[str] = field(default_factory=list)
     refused: int = 0
     started_over: int = 0
+
+    def __add__(self, other: _Tally) -> _Tally:
+        return _Tally(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -146,10 +150,13 @@ def measure() -> dict[str, Figure]:
             name: unmeasured("runs", f"the trainings lie in the source tree, and {table} is not there")
             for name in names
         }
-    tally = _Tally()
     known = runpy.run_path(str(table))
-    for (script, calm_place), places in known["CASES"].items():
-        _case(tally, (script, calm_place, places), known["RANKS"].get(script, 2))
+    cases = [
+        ((script, calm_place, places), known["RANKS"].get(script, 2))
+        for (script, calm_place), places in known["CASES"].items()
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # no figure of this part is a time
+        tally = sum(pool.map(lambda case: _case(*case), cases), _Tally())
     return {
         "cases": Figure(tally.cases, "trainings"),
         "kills": Figure(tally.kills, "kills", Goal("==", tally.deaths)),
@@ -160,8 +167,9 @@ def measure() -> dict[str, Figure]:
     }
 
 
-def _case(tally: _Tally, case: tuple[str, str, tuple[str, ...]], ranks: int) -> None:
+def _case(case: tuple[str, str, tuple[str, ...]], ranks: int) -> _Tally:
     script, calm_place, places = case
+    tally = _Tally()
     draw = random.Random(f"{SEED} {script} {calm_place}")
     calm = _Run(script, _Death(calm_place, line=0), ranks)
     if len(calm.weights()) != ranks:
@@ -169,7 +177,6 @@ def _case(tally: _Tally, case: tuple[str, str, tuple[str, ...]], ranks: int) -> 
     deaths = [_Death(place, draw.choice(STEPS)) for place in places]
     deaths += [_Death(calm_place, line=_line(draw, calm.lines)) for _ in range(MOMENTS)]
     deaths += [_Death(calm_place, moment_s=draw.uniform(0, calm.trained_s)) for _ in range(MOMENTS)]
-    before = tally.started_over
     for death in deaths:
         run = _Run(script, death, ranks)
         over = "all ranks start over" in run.text
@@ -180,10 +187,10 @@ def _case(tally: _Tally, case: tuple[str, str, tuple[str, ...]], ranks: int) -> 
         if run.code == 0 and run.weights() != calm.weights():
             tally.wrong.append(f"{script} {death}")
             print(f"wrong: {script} {death}\n{run.text}", file=sys.stderr, flush=True)
-    tally.cases += 1
-    tally.deaths += len(deaths)
-    said = f"{len(deaths)} kills, {tally.started_over - before} started over, {len(tally.wrong)} wrong so far"
+    tally.cases, tally.deaths = 1, len(deaths)
+    said = f"{len(deaths)} kills, {tally.started_over} started over, {len(tally.wrong)} wrong"
     print(f"{script} {calm_place}: {said}", file=sys.stderr, flush=True)
+    return tally
 
 
 def _line(draw: random.Random, lines: list[str]) -> int:

@@ -134,6 +134,7 @@ class Scene:
 
     def here(self, step: Any, place: str) -> None:
         """Kill this rank here, if it is one of the victims and this is the place."""
+        self.trace()  # a script with a loader of its own has not done so
         if (step.number, place) != (self.args.at, self.args.place) or step.rehearsal or self.rank not in self.victims:
             return
         if self.dead.exists():  # a newcomer on its way to the loop may not write files
