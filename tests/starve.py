@@ -22,6 +22,8 @@ PERIOD_US = 100_000
 QUOTA_US = 50_000
 EVERY_S = 2.0
 PAUSE_S = (0.05, 0.5)
+begun = False
+"""Whether this process starves its tests."""
 
 
 class Starvation:
@@ -29,6 +31,8 @@ class Starvation:
 
     def __init__(self, processes: Callable[[], Iterable[int]]) -> None:
         """`processes` returns the processes of the tests at the moment of the call."""
+        global begun
+        begun = True
         self.processes = processes
         self.over = threading.Event()
         self.group = _group()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked, tiers
+from tests import forked, starve, tiers, verdicts
 from tests.patience import BUILD_S, PATIENCE_S
 from tests.source import ROOT
 
@@ -102,6 +102,18 @@ def test_a(one): pass
 def test_what_no_second_run_takes_back(tmp_path: Path, tests: str, reason: str) -> None:
     said = gate(tmp_path, tests, 1)
     assert said[-2].startswith("red: ") and reason in said[-2], said
+
+
+def test_a_hang_is_no_false_alarm_where_the_tests_stop_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "taskd[manager]: no progress for 1.6 s: no rank waits in an operation with others; process 7 of rank 1 on"
+    stopped, busy = f"{waits} node-0 is stopped by a signal (SIGCONT lets it go on)", f"{waits} node-0 runs"
+    for text in (stopped, busy):
+        with pytest.raises(pytest.fail.Exception, match="a false alarm"):
+            verdicts.no_hang(text)
+    monkeypatch.setattr(starve, "begun", True)
+    verdicts.no_hang(stopped)
+    with pytest.raises(pytest.fail.Exception, match="a false alarm"):
+        verdicts.no_hang(busy)
 
 
 def test_what_others_left_is_told_and_not_judged(tmp_path: Path) -> None:
