@@ -61,8 +61,10 @@ CASES: dict[tuple[str, str], tuple[str, ...]] = {
     **_kinds("uneven", ("list", "stream", "dead"), "backward", "end"),
     **_kinds("unsized", ("own", "drawn", "counted", "batches"), "end", "behind"),
     **_kinds("hsdp", ("plain", "clipped", "summed"), "inside", "backward"),
+    **_kinds("hsdp", ("alone clipped", "alone mixed", "alone stepped"), "inside", "backward", "updating", "updated"),
+    **_kinds("sliced", ("plain", "both"), "loss", "reduced", "updated"),
     **_kinds("parts", ("pipeline", "tensor", "scaled"), "forward", "loss", "reduced", "updated"),
 }
 """Maps a script, and the --place with which nobody dies, to the places where a rank dies."""
-RANKS = {"parts": 4, "hsdp": 4, "uneven": 3}
+RANKS = {"parts": 4, "hsdp": 4, "sliced": 4, "uneven": 3}
 """The ranks of scripts that do not have two."""

@@ -117,12 +117,10 @@ class Scene:
 
     def _traced(self) -> bool:
         """Whether to trace: only the first process of rank 1, if --line is given. With --line 0 nobody dies."""
-        if self.rank != 1 or self.args.line < 0:
+        traced = self.args.folder / "traced"
+        if self.rank != 1 or self.args.line < 0 or traced.exists():  # a newcomer on its way may not write files
             return False
-        try:
-            (self.args.folder / "traced").touch(exist_ok=False)
-        except FileExistsError:
-            return False
+        traced.touch()
         return True
 
     def loader(self, samples: type[Noise] = Noise) -> DataLoader[Any]:
