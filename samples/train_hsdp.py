@@ -1,7 +1,8 @@
 """Trains a small GPT with FSDP2 on a mesh of replicas and shards (HSDP), on four ranks or another even number.
 
 A rank that dies has the only copy of its shard in its own replica, but another replica has the same shard. The rank
-that replaces it takes the shard from there, bit for bit. On a mesh without replicas all ranks start over. The lines for
+that replaces it takes the shard from there, bit for bit. On a mesh without replicas each rank keeps its own shards
+in memory of its host, and the new rank takes them from there. The lines for
 taskd are marked with `# taskd`.
 """
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from taskd.core.limits import SECOND
 from taskd.core.words import FOR_ITS_MEMORY
+from taskd.memory import ROOT, UNLIMITED, number, own_folders
 
 NEAR_NS = 5 * SECOND
 """A death by SIGKILL within this time after the counter rose counts as a kill for memory."""
-ROOT = Path("/sys/fs/cgroup")
-_UNLIMITED = 1 << 60
 
 
 class MemoryKills:
@@ -43,37 +42,15 @@ class MemoryKills:
         self.look(now_ns)
         if self._file is None or self._rose_at_ns is None or now_ns - self._rose_at_ns > NEAR_NS:
             return ""
-        limit = _number(self._file.parent, "memory.max", "memory.limit_in_bytes")
-        used = _number(self._file.parent, "memory.peak", "memory.max_usage_in_bytes")
-        if limit is None or limit >= _UNLIMITED:
+        limit = number(self._file.parent, "memory.max", "memory.limit_in_bytes")
+        used = number(self._file.parent, "memory.peak", "memory.max_usage_in_bytes")
+        if limit is None or limit >= UNLIMITED:
             return f"{FOR_ITS_MEMORY}the machine had no more"
         most = f", of which {_gib(used)} were used" if used is not None else ""
         return f"{FOR_ITS_MEMORY}the limit of its control group is {_gib(limit)}{most}"
 
     def _read(self) -> int:
         return (_counter(self._file) or 0) if self._file is not None else 0
-
-
-def own_folders(listing: Path, root: Path) -> tuple[Path, ...]:
-    """The folders in which a process' control group files may be, according to its /proc/PID/cgroup.
-
-    In a container the path may be a path of the host, while the group itself is mounted as the root.
-    """
-    found: list[Path] = []
-    try:
-        lines = listing.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ()
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            bases = [root, root / "unified"]
-        elif "memory" in controllers.split(","):
-            bases = [root / "memory"]
-        else:
-            continue
-        found += [place for base in bases for place in (base / path.lstrip("/"), base)]
-    return tuple(found)
 
 
 def _counter(file: Path) -> int | None:
@@ -83,15 +60,6 @@ def _counter(file: Path) -> int | None:
         return int(words["oom_kill"])
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _number(folder: Path, *names: str) -> int | None:
-    for name in names:
-        try:
-            return int((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue  # the other version's name, or "max"
-    return None
 
 
 def _gib(count: int) -> str:

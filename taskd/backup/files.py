@@ -1,9 +1,9 @@
 """The record files of this node's ranks: memory files that outlive the processes that wrote them.
 
-A worker hands over the descriptors of its local record, of its set-up record and of the eventfd ("bell") that it
-signals. The agent holds them, so that the next life of the rank finds them although the process is dead. Records that
-were fetched from another node are held in the same way. This is a module of its own, since the agent, the launcher and
-the copying code all use it.
+A worker hands over the descriptors of its local record, of its set-up record, of the file for its shards and of the
+eventfd ("bell") that it signals. The agent holds them, so that the next life of the rank finds them although the
+process is dead. Records that were fetched from another node are held in the same way. This is a module of its own,
+since the agent, the launcher and the copying code all use it.
 It does NOT read or copy the files, and it knows no process.
 """
 

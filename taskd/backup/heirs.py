@@ -20,8 +20,9 @@ from taskd.backup.files import RecordFiles
 from taskd.core.effects import Spawn
 from taskd.wire.keys import Key
 
-FILES = 3
-"""A worker hands over three files: its local record, its set-up record and the eventfd ("bell") that it signals."""
+FILES = 4
+"""A worker hands over four files: its local record, its set-up record, the file for its shards (which is not copied),
+and the eventfd ("bell") that it signals."""
 _logger = log.get(__name__)
 
 
@@ -100,6 +101,7 @@ class Heirs:
         if len(files) != FILES:
             return
         try:
-            self._copies.keep(rank, self._records.incarnation(rank), *files)
+            record, setup, _, bell = files
+            self._copies.keep(rank, self._records.incarnation(rank), record, setup, bell)
         except OSError as error:
             _logger.warning("the records of rank %d are not copied to another node: %s", rank, error)

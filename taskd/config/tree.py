@@ -237,6 +237,12 @@ class RecoverConfig:
         "over; or it is only said, for scripts that draw anew each time.",
         choices=("start-over", "say"),
     )
+    keep_shards: str = option(
+        "auto",
+        "Whether each rank keeps what only it has of a sharded model in memory of its host, to be replaced in place: "
+        "auto ends it if it takes more than a tenth of each step.",
+        choices=("auto", "always", "never"),
+    )
 
     @property
     def meant(self) -> tuple[str, ...]:

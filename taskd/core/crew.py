@@ -20,7 +20,7 @@ from taskd.core.events import Gone, Readings, Started, StartFailed
 from taskd.core.local import LastWord, LocalCause, LocalRank, Outlook
 from taskd.core.messages import Covered, Evidence, Order, Seat, StageReached, WorkerHello, WorkerLeaving
 from taskd.core.times import long_ago
-from taskd.core.types import PROGRESS, EvidenceKind, Phase, RankState, Stage
+from taskd.core.types import PROGRESS, EvidenceKind, Kept, Phase, RankState, Stage
 from taskd.core.words import LEFT_EARLY, LEFT_UNSAID, NOT_STARTED, cut, follows
 
 IN_STEP = (Phase.BODY, Phase.OPTIMIZER)
@@ -125,7 +125,7 @@ class Crew:
         record.pid = hello.pid
         record.epoch, record.stage = hello.epoch, hello.stage
         record.updates, record.part = hello.updates, hello.part
-        record.outlook = Outlook(hello.cover, hello.saves)
+        record.outlook = Outlook(hello.cover, hello.saves, Kept(hello.kept_from, hello.kept_to))
         record.order_told_at = None
         self._idle_since = None
         record.move(LocalCause.HELLO)
@@ -167,12 +167,13 @@ class Crew:
         if said.epoch <= record.epoch and said.ok and (said.epoch, PROGRESS[said.stage], said.updates) < stands:
             self.counters.count("stage of the past")
             return None
-        before = (record.epoch, record.stage, record.updates, record.ok, record.part)
+        before = (record.epoch, record.stage, record.updates, record.ok, record.part, record.outlook)
         record.epoch, record.stage, record.updates = said.epoch, said.stage, said.updates
         record.ok, record.reason = said.ok, "" if said.ok else cut(said.reason)
         if said.part or said.stage is Stage.PARKED:  # otherwise its process has not said it here
             record.part = said.part
-        if before == (record.epoch, record.stage, record.updates, record.ok, record.part):
+            record.outlook = record.outlook._replace(kept=Kept(said.kept_from, said.kept_to))
+        if before == (record.epoch, record.stage, record.updates, record.ok, record.part, record.outlook):
             return None
         record.order_told_at = None
         record.news = True
@@ -185,7 +186,7 @@ class Crew:
         if record is None or not record.live or record.incarnation != said.incarnation:
             return None
         could = record.outlook.saves
-        news = Outlook(said.cover, said.saves), said.part
+        news = Outlook(said.cover, said.saves, record.outlook.kept), said.part
         record.news |= (record.outlook, record.part) != news
         record.outlook, record.part = news
         return record if said.saves > could else None

@@ -21,11 +21,13 @@ from taskd.core.messages import (
     WorkerWelcome,
 )
 from taskd.core.types import (
+    NOTHING_KEPT,
     DeviceKind,
     ErrandFinding,
     ErrandKind,
     HangFinding,
     Harm,
+    Kept,
     PauseFinding,
     Phase,
     ProofFinding,
@@ -314,6 +316,7 @@ class Done:
     ok: bool
     reason: str
     part: int = 0
+    kept: Kept = NOTHING_KEPT
 
 
 @dataclass(frozen=True, slots=True)

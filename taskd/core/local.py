@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from taskd.core.messages import Order, RankReport
 from taskd.core.table import Table
-from taskd.core.types import PROGRESS, Cover, Phase, RankState, Stage
+from taskd.core.types import NOTHING_KEPT, PROGRESS, Cover, Kept, Phase, RankState, Stage
 
 
 class LocalCause(Enum):
@@ -50,6 +50,7 @@ class Outlook(NamedTuple):
 
     cover: Cover = Cover.UNKNOWN
     saves: bool = False  # it can write a last checkpoint
+    kept: Kept = NOTHING_KEPT  # to which numbers of updates it could bring itself, when it last said what it holds
 
 
 NOTHING_KNOWN = Outlook()
@@ -163,4 +164,6 @@ class LocalRank:
             part=self.part,
             cover=self.outlook.cover,
             saves=self.outlook.saves,
+            kept_from=self.outlook.kept.first,
+            kept_to=self.outlook.kept.last,
         )

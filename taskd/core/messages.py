@@ -58,7 +58,7 @@ from taskd.core.types import (
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerHello:
+class WorkerHello:  # large: as RankReport
     """A training process introduces itself to its node's agent. The descriptor of its beat page travels with it."""
 
     job: Name
@@ -76,6 +76,8 @@ class WorkerHello:
     cover: Cover = Cover.UNKNOWN
     device: Name = ""  # the number or the id of the device at its place; empty: none
     saves: bool = False
+    kept_from: Step = -1
+    kept_to: Step = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class StageReached:
     ok: bool
     reason: Text
     part: Part = 0
+    kept_from: Step = -1  # it can bring its part to these numbers of updates by itself (types.Kept); -1: to none
+    kept_to: Step = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,8 @@ class RankReport:  # large: a message has as many fields as it tells
     part: Part = 0
     cover: Cover = Cover.UNKNOWN
     saves: bool = False  # it can write the last checkpoint
+    kept_from: Step = -1  # it can bring its part to these numbers of updates by itself (types.Kept); -1: to none
+    kept_to: Step = -1
 
     @property
     def steps_done(self) -> int:

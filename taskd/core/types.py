@@ -6,6 +6,7 @@ things; the transition table of each machine says which state may follow which.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
 
 
@@ -277,3 +278,19 @@ class Outcome(Enum):
     STARTED_OVER = "started over"  # every rank began anew: all steps since the start are done again
     OBSERVED = "observed"  # only recorded: the launcher or an operator repaired it, or it was not repaired
     EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """To which numbers of updates a rank can bring its part of the model by itself, from copies that outlive a process:
+    from `first` to `last`. -1: to none."""
+
+    first: int = -1
+    last: int = -1
+
+    def reaches(self, updates: int) -> bool:
+        """Whether the rank can bring its part to this number of updates."""
+        return 0 <= self.first <= updates <= self.last
+
+
+NOTHING_KEPT = Kept()

@@ -26,7 +26,7 @@ from taskd.core.effects import LetGo, Park, Quit, Reach, Rebuild, Restore, Resum
 from taskd.core.events import Done, Raised, WorkerEvent
 from taskd.core.messages import Order, StageReached, Stop, Unmended, WorkerWelcome
 from taskd.core.table import Table
-from taskd.core.types import PROGRESS, Stage
+from taskd.core.types import NOTHING_KEPT, PROGRESS, Stage
 from taskd.core.words import cut
 
 
@@ -122,6 +122,8 @@ class Worker:
         self.updates = -1
         self.part = 0
         """The part of the model that this process holds: see core/fields.py."""
+        self.kept = NOTHING_KEPT
+        """To which numbers of updates it could bring its part by itself, when it parked."""
         self.counters = Counters()
         self._error = ""  # the error that has left its step and waits for a repair
         self._order: Order | None = None
@@ -242,17 +244,27 @@ class Worker:
         if not done.ok and done.stage is Stage.PARKED and self.state is WorkerState.PARKING:
             # A survivor that has parked but holds nothing of use (it was inside its update, say) is like a newcomer.
             self._move(WorkerCause.DONE)
-            self.updates, self._reached, self.part = -1, Stage.PARKED, done.part
+            self.updates, self._reached, self.part, self.kept = -1, Stage.PARKED, done.part, done.kept
             return [*self._say(Stage.PARKED, False, done.reason), *self._advance(told=False)]
         self._move(WorkerCause.DONE if done.ok else WorkerCause.FAILED)
         if done.ok:
             self.updates, self._reached = done.updates, done.stage
-            self.part = done.part if done.stage is Stage.PARKED else self.part
+            if done.stage is Stage.PARKED:
+                self.part, self.kept = done.part, done.kept
         return [*self._say(done.stage, done.ok, done.reason), *self._advance(told=False)]
 
     def _say(self, stage: Stage, ok: bool, reason: str) -> list[WorkerEffect]:
         self._said = StageReached(
-            self.rank, self.incarnation, self.epoch, stage, self.updates, ok, cut(reason), self.part
+            self.rank,
+            self.incarnation,
+            self.epoch,
+            stage,
+            self.updates,
+            ok,
+            cut(reason),
+            self.part,
+            self.kept.first,
+            self.kept.last,
         )
         return [Reach(self._said)]
 

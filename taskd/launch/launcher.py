@@ -60,7 +60,7 @@ TWICE_SECONDS = 1.0
 FILES = 90
 """Files and connections that a launcher has open besides those of its workers: libraries, rendezvous, standby, agent,
 and the question to the manager after a SIGTERM."""
-FILES_PER_WORKER = 12
+FILES_PER_WORKER = 14
 """The pipes, logs and records of a worker: enough for a dead worker and its replacement."""
 NOT_SUPPORTED = ("TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT")
 """Services of torchrun's agent that this launcher does not offer."""

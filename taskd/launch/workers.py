@@ -256,7 +256,7 @@ class Workers:
             return self._popen([*command, self._command.target, *arguments], place, environment, streams, ())
         named = dict(streams)
         kept = list(self.records(seat.rank)) if seat.newcomer else []
-        named.update(zip(("record", "setup"), kept, strict=False))
+        named.update(zip(("record", "setup", "shards"), kept, strict=False))
         request = self._request(seat, place, environment, arguments, named)
         descriptors = [request, *named.values()]
         try:

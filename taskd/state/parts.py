@@ -2,8 +2,9 @@
 
 A part is a pipeline stage, a slice of layers, or the shards of a replica. A DistributedDataParallel trains it over the
 ranks that hold the same part, or the mesh of its tensors says which ranks these are (HSDP). These ranks can replace
-each other. The first of them gives the part its number. Not seen: parts that a script averages by itself, and shards
-that are no DTensors (ZeRO); see coverage.py.
+each other. The first of them gives the part its number. If no two ranks have the same shards, each has a part of its
+own, of which it keeps what a newcomer needs (kept_shards.py). Not seen: parts that a script averages by itself, and
+shards that are no DTensors (ZeRO); see coverage.py.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def part_of(replica: Replica) -> int:
     """Return the number of this rank's part: 1 plus the first rank that holds it."""
     models = replica.parallel()
     spans = {frozenset(dist.get_process_group_ranks(model.process_group)) for model in models}
+    if replica.kept:
+        return UNKNOWN if spans else 1 + dist.get_rank()
     world = frozenset(range(dist.get_world_size()))
     if (twins := shards.alike(tensor for _, tensor in replica.tensors())) is not None:
         if twins == world and spans <= {world}:
@@ -39,6 +42,11 @@ def part_of(replica: Replica) -> int:
         return UNKNOWN
     ranks = next(iter(spans))
     return 1 + min(ranks) if len(ranks) > 1 else UNKNOWN
+
+
+def is_only_here(replica: Replica) -> bool:
+    """Whether no other rank has all of the shards that this rank has."""
+    return dist.is_initialized() and shards.alike(one for _, one in replica.tensors()) == {dist.get_rank()}
 
 
 def _is_beside(replica: Replica) -> bool:

@@ -60,6 +60,8 @@ class Replica:
     """DistributedDataParallel modules around registered ones. They were found, not registered."""
     part: int = 0
     """The part of the model, if ranks have different parts: see parts.py."""
+    kept: bool = False
+    """Whether no other rank has this part, and each rank keeps its own: see kept_shards.py."""
     attributes: Attributes = field(init=False)
     """The attributes of the optimizers."""
     fully_sharded: FullySharded = field(init=False)

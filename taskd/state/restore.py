@@ -22,7 +22,7 @@ import torch.distributed as dist
 from taskd.comm import guard, ours
 from taskd.core.messages import Order
 from taskd.errors import Misfit, PeerError, StepAbandoned, UsageError
-from taskd.state import local, manifest, replica, tree
+from taskd.state import kept_shards, local, manifest, replica, tree
 from taskd.state.record import Record
 
 _CARRIED = struct.Struct("<I")
@@ -56,24 +56,34 @@ def restore(
     `alone(epoch)`: a context in which collectives stay local."""
     # An order names only the seats of this rank's node, so each rank tells the others whether it is new.
     circle = _begin(loop.refusal(order.updates), rank, any(seat.rank == rank for seat in order.seats), loop.part)
-    _compare(manifest.describe(loop.replica, guard.groups()), circle)
+    _compare(manifest.describe(loop.replica, guard.groups()), circle, all_alike=loop.replica.kept)
     if not circle.newcomers:
         loop.all_try(order.updates)
     _settle(order.epoch, loop, alone, circle)
     found = inherited.find(order.updates) if inherited is not None else None
     _replicas(order.updates, loop, local.origin_of(found[1]) if found is not None else loop.origin, circle)
-    peers = [fetch.rank for fetch in order.fetches if fetch.source == rank]
+    peers = [fetch.rank for fetch in order.fetches if fetch.source == rank != fetch.rank]
     carried: tuple[int, bytes, dict[str, torch.Tensor]] = 0, b"", {}
     source = next((fetch.source for fetch in order.fetches if fetch.rank == rank), None)
-    if source is not None:
+    leader = _leader(order.updates, loop, source == rank)
+    has_all = True
+    if source == rank:
+        loop.let_go()
+        has_all = loop.keeping.bring(order.updates)
+    elif peers or rank == leader:
+        # It must give the state with which it goes on: the step that was given up has moved schedulers and counters.
+        loop.return_to(order.updates)
+    if leader is not None:
+        places, kind = _share(order.updates, loop, rank, leader, lacks=not has_all)
+        carried = places, kind, {}
+    if source is not None and source != rank:
         loop.let_go()
         extra, gradients = replica.take(loop.replica, source)
         carried = *_CARRIED.unpack_from(extra), extra[_CARRIED.size :], gradients
     elif peers:
-        # It must give the state with which it goes on: the step that was given up has moved schedulers and counters.
-        loop.return_to(order.updates)
         places, kind, gradients = loop.carried()
         replica.give(loop.replica, peers, _CARRIED.pack(places) + kind, gradients)
+    if source is None and (peers or rank == leader):
         return
     if inherited is None:
         loop.return_to(order.updates)
@@ -84,9 +94,40 @@ def restore(
             f"rank {rank} cannot go on after {order.updates} updates: "
             f"the record of its life before holds {inherited.held()}"
         )
-    loop.take_over(order.updates, *found)
-    loop.take_losses(order.updates, inherited.contents())
+    loop.take_over(order.updates, *found, inherited.contents())
     loop.carry(*carried)
+
+
+def _leader(updates: int, loop: Any, itself: bool) -> int | None:
+    """If any rank brings itself to the agreed update, from what was kept of it: return the rank that tells it what all
+    ranks have alike."""
+    rows = _gather([itself, loop.held() == updates])
+    if not any(row[0] for row in rows):
+        return None
+    found = next((rank for rank, row in enumerate(rows) if row[1] and not row[0]), None)
+    if found is None:
+        raise PeerError(f"no rank has what all ranks have alike after {updates} updates")
+    return found
+
+
+def _share(updates: int, loop: Any, rank: int, leader: int, lacks: bool) -> tuple[int, bytes]:
+    """Let the leader tell what all ranks have alike to those that have brought themselves to the update and lack that.
+    They must have had it alike before the update, as far as was kept. Return what the leader has `carried`, without its
+    gradients, which are its own. Raises UsageError."""
+    rows = _gather([lacks, loop.keeping.word(updates - 1) if lacks or rank == leader else -1])
+    for other, row in enumerate(rows):
+        if row[0] and row[1] != rows[leader][1]:
+            raise UsageError(
+                f"what is registered besides models is not the same on ranks {leader} and {other}, and nobody has kept "
+                f"what rank {other} had of it after {updates} updates"
+            )
+    told = b""
+    if rank == leader:
+        told = b"".join(tree.pack([*loop.carried()[:2], kept_shards.common(loop.replica)]))
+    places, kind, common = tree.unpack(everyone(told)[leader])
+    if lacks:
+        kept_shards.take_common(loop.replica, common)
+    return places, kind
 
 
 def everyone(mine: bytes) -> list[bytes]:
@@ -131,8 +172,9 @@ def _begin(refusal: str, rank: int, newcomer: bool, part: int) -> Circle:
     raise UsageError(next(filter(None, theirs)))
 
 
-def _compare(own: manifest.Manifest, circle: Circle) -> None:
-    """Check that all ranks have set up the same, and that ranks with the same part of the model agree on all of it.
+def _compare(own: manifest.Manifest, circle: Circle, all_alike: bool = False) -> None:
+    """Check that all ranks have set up the same, and that ranks with the same part of the model agree on all of it, or
+    `all_alike` do: each has other shards of the same tensors.
 
     A newcomer that differs raises Misfit and ends. The others raise StepAbandoned, and the newcomer's end starts the
     next epoch. If ranks differ that have trained together, every rank raises UsageError with the first difference.
@@ -146,8 +188,8 @@ def _compare(own: manifest.Manifest, circle: Circle) -> None:
     padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
     theirs = [json.loads(bytes(row.tolist())) for row in _all(padded)]
     differences = manifest.groups_apart(theirs, newcomers)
-    for part in {*circle.parts}:
-        _differences(theirs, circle.having(part), newcomers, differences)
+    for ranks in [[*range(len(theirs))]] if all_alike else map(circle.having, {*circle.parts}):
+        _differences(theirs, ranks, newcomers, differences)
     for other in [at for at in range(len(theirs)) if at not in newcomers] or [*range(len(theirs))]:
         if other in differences:
             raise UsageError(differences[other])

@@ -56,12 +56,14 @@ class Doubts:
             self._say([sentence])
 
 
-def among(replica: Replica) -> str:
-    """Return a sentence about a strange tensor among the registered ones. Empty: there is none."""
+def among(replica: Replica, unkept: str = "") -> str:
+    """Return a sentence about a strange tensor among the registered ones. Empty: there is none. `unkept`: why a rank
+    does not keep what only it has."""
     ranks = alike(tensor for _, tensor in replica.tensors())
     for name, tensor in replica.tensors():
-        if is_shard(tensor) and (ranks is None or len(ranks) < 2):
-            return f"the model is sharded ({name} is a DTensor), and a rank's shards have no copy: {STARTS_OVER}"
+        if is_shard(tensor) and not replica.kept and (ranks is None or len(ranks) < 2):
+            why = f"the model is sharded ({name} is a DTensor), a rank's shards have no copy, and none is kept"
+            return f"{why}{unkept and f', since {unkept}'}: {STARTS_OVER}"
         shard = shard_of(tensor) if isinstance(tensor, torch.nn.Parameter) else tensor
         if not torch.nn.parameter.is_lazy(shard) and (what := strange(shard)):
             return f"{name} is {what}, which taskd does not copy: {STARTS_OVER}"

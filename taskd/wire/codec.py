@@ -61,7 +61,7 @@ from taskd.core.words import cut
 from taskd.wire import older
 from taskd.wire.compile import Refusal, compile_class, shown
 
-VERSION = 16
+VERSION = 17
 """Increased whenever a message changes. Two sides of different versions refuse each other with one sentence."""
 MAX_LIFE = 2**63 - 1
 HEAD = 6

@@ -22,7 +22,7 @@ from taskd.core.limits import MAX_MESSAGE_BYTES
 
 INLINE_BYTES_MAX = 64 * 1024
 """A datagram of this size fits the default send buffer of every kernel."""
-DESCRIPTORS_MAX = 4
+DESCRIPTORS_MAX = 5
 BACKLOG = 256
 NAME_BYTES_MAX = 107
 """The size of Linux' sun_path without its last byte."""

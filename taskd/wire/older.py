@@ -22,6 +22,7 @@ _ADDED: dict[int, dict[type, tuple[tuple[int, Any], ...]]] = {
     10: {Report: ((2, 0),)},  # each rank: part
     11: {Report: ((2, 0),)},  # each rank: cover
     16: {Report: ((2, False),)},  # each rank: saves
+    17: {Report: ((2, -1), (2, -1))},  # each rank: kept_from, kept_to
 }
 """By the version that added them: the index of a list field of a message, and the value that was appended to each item
 of that list."""

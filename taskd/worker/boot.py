@@ -38,10 +38,12 @@ from taskd.backup import slots
 from taskd.backup.copier import Copier
 from taskd.core import limits
 from taskd.core.messages import Covered, FromWorker, StageReached, ToSession
+from taskd.core.types import Kept
 from taskd.core.worker import Worker
 from taskd.errors import PeerError
 from taskd.state.ledger import Ledger
 from taskd.state.record import Record
+from taskd.state.shard_file import ShardFile
 from taskd.wire import local
 from taskd.worker import current, presence, reads, script
 from taskd.worker.failures import Failures
@@ -194,9 +196,9 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
         presence.establish(there)
         there.start()
         return
-    record, setup = _records(request, descriptors)
+    record, setup, shards = _records(request, descriptors)
     bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    files = (record.descriptor, setup, bell)
+    files = (record.descriptor, setup, shards.descriptor, bell)
     there = presence.Presence(settings, identity, newcomer=request.newcomer, records=files, launched=True)
     core = Worker(request.rank, request.incarnation, request.epoch, request.newcomer)
     line = _Line(there.link, core)
@@ -206,6 +208,8 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     orders.hold.unattended = lambda: there.link.connector.unattended
     groups = Groups(orders, _c10d.control, _rebuild(request))
     repair = LaunchedRepair(orders, groups, _c10d.control, line.say, record, inherited)
+    repair.shards = shards if settings.recover.keep_shards != "never" else None
+    repair.keeps_always = settings.recover.keep_shards == "always"
     repair.never_retry = settings.recover.meant
     repair.losses_may_differ = settings.recover.another_loss == "say"
     there.link.on_message = line.to(orders)
@@ -228,18 +232,20 @@ def _attach(request: Request, descriptors: list[int], settings: config.Config) -
     threading.Thread(target=failures.watch, name="taskd-failures", daemon=True).start()
 
 
-def _records(request: Request, descriptors: list[int]) -> tuple[Record, int]:
-    """Return this rank's local record and the record of its set-up: new ones, or those of the life before.
+def _records(request: Request, descriptors: list[int]) -> tuple[Record, int, ShardFile]:
+    """Return this rank's local record, the record of its set-up and the file for its shards: new ones, or those of the
+    life before.
 
-    A newcomer continues the old records. If it dies before it has trained, they must still hold what its life before
-    has left.
+    A newcomer continues the old ones. If it dies before it has trained, they must still hold what its life before has
+    left. Shards have no copy on another node, so one that comes from there begins a new file for them.
     """
     named = request.descriptors
     if not request.newcomer:
-        return Record.create(), os.memfd_create("taskd-setup", os.MFD_CLOEXEC)
+        return Record.create(), os.memfd_create("taskd-setup", os.MFD_CLOEXEC), ShardFile.create()
     if "record" not in named or "setup" not in named:
         raise PeerError(f"rank {request.rank} cannot be replaced: the records of its life before are lost")
-    return Record(descriptors[named["record"]]), descriptors[named["setup"]]
+    shards = ShardFile(descriptors[named["shards"]]) if "shards" in named else ShardFile.create()
+    return Record(descriptors[named["record"]]), descriptors[named["setup"]], shards
 
 
 def _note_reads(repair: LaunchedRepair) -> None:
@@ -282,7 +288,8 @@ class _Line:
     def say(self, message: FromWorker) -> bool:
         if isinstance(message, StageReached):
             part = message.part or self._introduction.part
-            self._introduction.reached(message.epoch, message.stage, message.updates, part)
+            kept = Kept(message.kept_from, message.kept_to)
+            self._introduction.reached(message.epoch, message.stage, message.updates, part, kept)
         elif isinstance(message, Covered):
             self._introduction.cover, self._introduction.saves = message.cover, message.saves
             self._introduction.part = message.part

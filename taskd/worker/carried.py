@@ -42,6 +42,7 @@ class Carried:
         covered = {id(one) for model in self._replica.parallel() for one in model.parameters()}
         covered |= self._replica.fully_sharded.managed()
         alike = self._alike and all(id(one) in covered for one in self._local.parameters() if one.requires_grad)
+        alike = alike and not self._replica.kept  # another rank's shards have other gradients
         return ALIKE if alike else OWN, self._local.carried_gradients()
 
     def take(self, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:

@@ -12,7 +12,7 @@ import os
 
 from taskd import _native
 from taskd.core.messages import WorkerHello
-from taskd.core.types import Cover, Stage
+from taskd.core.types import NOTHING_KEPT, Cover, Kept, Stage
 from taskd.worker.identity import Identity, device_at
 
 
@@ -27,6 +27,7 @@ class Introduction:
         self.stage = Stage.RUNNING
         self.updates = -1
         self.part = 0
+        self.kept = NOTHING_KEPT
         self.cover = Cover.UNKNOWN
         self.saves = False
         self.descriptors = (page.fd, *records)
@@ -34,9 +35,9 @@ class Introduction:
         self._page = page
         self._pid = os.getpid()
 
-    def reached(self, epoch: int, stage: Stage, updates: int = -1, part: int = 0) -> None:
+    def reached(self, epoch: int, stage: Stage, updates: int = -1, part: int = 0, kept: Kept = NOTHING_KEPT) -> None:
         """Set the stage that this process has reached, and what it holds. The page shows the epoch, too."""
-        self.epoch, self.stage, self.updates, self.part = epoch, stage, updates, part
+        self.epoch, self.stage, self.updates, self.part, self.kept = epoch, stage, updates, part, kept
         self._page.store_epoch(epoch)
 
     def hello(self, key: bytes) -> WorkerHello:
@@ -57,4 +58,6 @@ class Introduction:
             cover=self.cover,
             device=device_at(os.environ, self.identity.local_rank),
             saves=self.saves,
+            kept_from=self.kept.first,
+            kept_to=self.kept.last,
         )

@@ -58,7 +58,7 @@ class Prover:
 
     def committed(self, updates: int) -> None:
         """Note that a step has ended normally, and that this rank holds `updates` updates."""
-        if updates < self._next or self._off:
+        if updates < self._next or self._off or self._digests.replica.kept:  # kept: no other rank has the same
             return
         began_ns = time.perf_counter_ns()
         try:

@@ -17,19 +17,21 @@ import torch
 from taskd import log
 from taskd.core.types import Cover
 from taskd.errors import UsageError
-from taskd.state import rng
+from taskd.state import parts, rng
 from taskd.state.coverage import Coverage
 from taskd.state.found import Findings, generators_in, iterators_in, loaded_from, tensors_in
 from taskd.state.held import digest_of
 from taskd.state.leaves import Thing
 from taskd.state.local import LocalState
 from taskd.state.replica import Replica, follows
+from taskd.state.shards import is_shard
 from taskd.state.strange import STARTS_OVER, Doubts, among, real_optimizer
 from taskd.state.unaccounted import Census
 from taskd.worker.calls import Calls
 from taskd.worker.following import follow_call, follow_optimizer
 from taskd.worker.gate import Gate
 from taskd.worker.heal import Repair
+from taskd.worker.keeping import Keeping
 from taskd.worker.naming import by_kind, named
 from taskd.worker.step_state import StepMachine
 
@@ -50,7 +52,9 @@ class Registered:
         self.save: Callable[[int], Any] | None = None
         """The script's function for the last checkpoint."""
         self._told = Cover.UNKNOWN
-        self.gate = Gate(repair, self.calls.habits)
+        file, always = repair.shards, repair.keeps_always
+        self.keeping = Keeping(self.replica, file, always, self._ends_keeping, lambda sentence: self.warn([sentence]))
+        self.gate = Gate(repair, self.calls.habits, self.keeping)
         self.calls.come_to_gate = self.gate.come
 
     def add(
@@ -116,7 +120,9 @@ class Registered:
 
     def _look_round(self) -> None:
         self.replica.fully_sharded.look()
-        if sentence := among(self.replica):
+        unkept = self.keeping.why_not()
+        self.replica.kept = not unkept and parts.is_only_here(self.replica)
+        if sentence := among(self.replica, unkept):
             self.doubts.begin(sentence)
             return
         self.calls.loop_begins()
@@ -126,9 +132,15 @@ class Registered:
         if self._repair.records:
             self.warn([*unfit, *self.coverage.look()])
 
+    def _ends_keeping(self, sentence: str) -> None:
+        self.coverage.flaws.append(sentence)
+        self.warn([sentence])
+        self.tell_cover()
+
     def agree(self) -> None:
         """Agree with all ranks about the gate, where their first loop begins."""
-        if why := self.gate.agree(self.replica.part):
+        sharded = any(is_shard(one) for model in self.replica.models.values() for one in model.parameters())
+        if why := self.gate.agree(self.replica.part, sharded):
             self.coverage.flaws.append(f"{why}: {STARTS_OVER}")
             self.warn(self.coverage.flaws[-1:])
 

@@ -16,6 +16,7 @@ from taskd.state.record import Occasion
 from taskd.state.replica import Replica
 from taskd.worker.between import Between
 from taskd.worker.heal import Repair
+from taskd.worker.keeping import Keeping
 from taskd.worker.loaders import Loaders
 from taskd.worker.place import Place
 from taskd.worker.refusal import Refusal
@@ -57,6 +58,11 @@ class Standing:
     def part(self) -> int:
         """The part of the model that this rank holds: see state/parts.py."""
         return self.replica.part
+
+    @property
+    def keeping(self) -> Keeping:
+        """What this rank keeps of what only it has."""
+        return self._registered.keeping
 
     @property
     def origin(self) -> int:
@@ -161,9 +167,9 @@ class Standing:
         transaction.variables.leftovers.repaired = True
         transaction.step.happens(StepEvent.MENDED)
 
-    def take_over(self, updates: int, occasion: Occasion, data: bytes) -> None:
-        """Begin at the record of the dead rank. Raises PeerError if the record does not fit, UsageError if it lacks
-        something that nobody can know."""
+    def take_over(self, updates: int, occasion: Occasion, data: bytes, slots: list[bytes]) -> None:
+        """Begin at the record of the dead rank, of which these are all `slots`. Raises PeerError if the record does not
+        fit, UsageError if it lacks something that nobody can know."""
         transaction, registered = self._transaction, self._registered
         opened, packed, whole = registered.local.adopt(data)
         self._loaders.adopt(opened)
@@ -177,10 +183,7 @@ class Standing:
         transaction.variables.leftovers.repaired = True
         transaction.carried.updated = True
         transaction.carried.lacking = not registered.local.accumulates()
-
-    def take_losses(self, updates: int, slots: list[bytes]) -> None:
-        """Take over the losses that the life before had in this step, if any of the slots of its record has them."""
-        local = self._registered.local
+        local = registered.local
         local.losses.inherit(updates, [losses_of(data) for data in slots if loop_of(data) == local.loop])
 
     def carry(self, places: int, kind: bytes, gradients: dict[str, torch.Tensor]) -> None:

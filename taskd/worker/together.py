@@ -15,9 +15,9 @@ from taskd.errors import StepAbandoned
 class Together:
     """The version for a process that is never repaired: it waits for no other rank."""
 
-    def has_groups(self) -> bool:
-        """Whether the ranks have made process groups besides the default group, and one can carry taskd's messages. The
-        answer is the same on all ranks."""
+    def has_groups(self, sharded: bool = False) -> bool:
+        """Whether the ranks have made process groups besides the default group, or a model is `sharded`, and a group
+        can carry taskd's messages. The answer is the same on all ranks."""
         return False
 
     def meet(self) -> None:
@@ -47,12 +47,13 @@ class LaunchedTogether(Together):
         self._rank = rank
         self._settled = 0  # the number of operations that had been begun
 
-    def has_groups(self) -> bool:
+    def has_groups(self, sharded: bool = False) -> bool:
         from torch.distributed import distributed_c10d
 
         from taskd.comm import ours
 
-        return distributed_c10d.is_initialized() and distributed_c10d._world.group_count > 1 and ours.can_carry()
+        several = distributed_c10d.is_initialized() and (sharded or distributed_c10d._world.group_count > 1)
+        return several and ours.can_carry()
 
     def meet(self) -> None:
         from taskd.comm import ours

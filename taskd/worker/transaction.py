@@ -163,7 +163,7 @@ class Transaction:
         self.current, self.raised.left = step, None
         self.step.happens(StepEvent.ENTERED)
         if not step.rehearsal:
-            self.registered.gate.begin()
+            self.registered.gate.begin(step.number)
             if not step.caught:
                 self.registered.local.losses.step_begins(step.number)
             self.variables.body_begins(step.number)
@@ -190,6 +190,7 @@ class Transaction:
             return
         self.begun = Begun(step.number, local.capture(self.carries_on()))
         self._recorder.begins(self.begun, before, self.feed.before)
+        self.registered.keeping.step_begins(step.number)
 
     def outside(self) -> list[str]:
         """List what was done at places where it cannot be done again."""
@@ -241,7 +242,7 @@ class Transaction:
         if error is None:
             self.variables.body_ended(step.number)
             with contextlib.suppress(StepAbandoned):  # given_up() below tells the same
-                self.registered.gate.come()
+                self.registered.gate.come(updates=False)
         given_up = self.given_up() or isinstance(error, StepAbandoned)
         if isinstance(error, Exception) and not given_up:
             self.variables.leftovers.step_raised(error)
@@ -251,6 +252,7 @@ class Transaction:
             given_up = self.raised.is_tried_again(step.number, error)
         if error is not None and not (given_up and ordinary):
             self.raised.left = step.number
+            self.registered.keeping.step_left()
             self.step.happens(StepEvent.RAISED)
             return False  # the user's own error, or an interrupt: taskd must not swallow it
         if given_up:
@@ -266,6 +268,10 @@ class Transaction:
         doubts = self.registered.doubts
         self.carried.updated = bool(doubts.look("what a step has changed", self.registered.calls.commit))
         self._commit(step)
+        calls, keeping = self.registered.calls, self.registered.keeping
+        seen = self.updates, calls.moving.late, bool(calls.habits.talkers), self._repair.operations
+        if doubts.look("what a step has changed", keeping.step_ended, *seen):
+            calls.repaired()
         doubts.look("what a step has left", self._recorder.ended, self.updates, self.carries_on())
         doubts.look("what a step has left", self.prover.committed, self.updates)
 
@@ -288,6 +294,7 @@ class Transaction:
         local, moment = self.registered.local, self.begun.moment
         try:
             outcome = self.registered.calls.give_up(to_its_end, local.modules.moved(moment.modules))
+            self.registered.keeping.given_up(self.registered.calls.moving.late)
         except BaseException:  # raised by a call that was to finish the step
             self.step.happens(StepEvent.TORE)
             raise

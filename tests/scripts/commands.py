@@ -1,7 +1,7 @@
 """The commands that stories are written in: each command is one method of `Story`.
 
 start nodes=2 ranks=4 [spares=1] [recover=off] [strategies=recover-in-place,respawn] [restarts=3] [launcher=torchrun]
-    [parts=2] [cover=healed|starts_over] [hang=warn] [saves=on]
+    [parts=2] [cover=healed|starts_over] [hang=warn] [saves=on] [keeps=on]
 before it: policy restartScope=All failPolicy=None ... | rule exitCodes=77 restartPolicy=Never ...
 run 1s | apply ranks=0,1 | kill rank=2 signal=9 | exit rank=2 code=3 | finish | leave ranks=0,1
 plant rank=1 stage=park do=hang|fail|be-wrong|die|waits:75|works:75|compiles:75 | cannot-start node=a | steps-take 75s
@@ -83,9 +83,10 @@ class Story:
         cover: str = "unknown",
         hang: str = "replace",
         saves: str = "off",
+        keeps: str = "off",
     ) -> None:
         policy = self.policy()
-        self.world.saves = saves == "on"
+        self.world.saves, self.world.keeps = saves == "on", keeps == "on"
         strategies += ",dump" if self.world.saves else ""
         self.world.parts, self.world.cover = int(parts), Cover[cover.upper()]
         self.world.cables = Cables(rails.split(",")) if rails else None

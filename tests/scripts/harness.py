@@ -36,7 +36,7 @@ from taskd.core.manager import Manager
 from taskd.core.messages import Answer, Goodbye, RailReport, Report, WorkerLeaving, WorkerWelcome
 from taskd.core.post import Identity
 from taskd.core.snapshot import restored, taken
-from taskd.core.types import Cover
+from taskd.core.types import NOTHING_KEPT, Cover, Kept
 from taskd.sim.rails import Cables, crews_of
 from tests.scripts import trace
 from tests.scripts.process import Process
@@ -68,6 +68,8 @@ class World:
         self.cover = Cover.UNKNOWN  # what all ranks know about the effect of a death
         self.saves = False  # whether the script can write a last checkpoint
         self.parts = 0  # the model is divided into so many; rank r has part r % parts
+        self.keeps = False  # each node keeps copies of its ranks' parts, with what leads to the next update
+        self.homes: dict[int, Node] = {}  # by rank: the node that keeps them
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -115,6 +117,14 @@ class World:
                 elif process.still is None:
                     process.enters()
         self.after(STEP_NS, self._train)
+
+    def kept(self, rank: int, node: Node) -> Kept:
+        """To which updates this rank can bring its part on this node. No rank makes an update before every node has
+        kept what leads to it."""
+        if not self.keeps or self.homes.get(rank) is not node:
+            return NOTHING_KEPT
+        newest = max(process.updates for process in self.processes.values())
+        return Kept(max(newest - 1, 0), newest)
 
     def _wake(self) -> None:
         if self.manager is not None and self.now >= self.asleep_until:

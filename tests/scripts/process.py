@@ -93,6 +93,8 @@ class Process:
                     world.cover,
                     str(self.rank % max(self.node.slots, 1)),
                     self.told_cover,
+                    core.kept.first,
+                    core.kept.last,
                 ),
                 self,
             )
@@ -172,7 +174,8 @@ class Process:
     def succeed(self, what: str, epoch: int, order: Order | None) -> None:
         if what in ("setup", "park"):
             self.phase = Phase.PARKED
-            self.hear(Done(epoch, Stage.PARKED, self.updates, True, "", self.part))
+            kept = self.world.kept(self.rank, self.node)
+            self.hear(Done(epoch, Stage.PARKED, self.updates, True, "", self.part, kept))
         elif what in ("rebuild", "save"):
             self.hear(Done(epoch, REACHES[what], self.updates, True, ""))
         elif what == "restore":
@@ -256,6 +259,7 @@ class Process:
 
     def step_made(self) -> None:
         self.updates += 1
+        self.world.homes[self.rank] = self.node
         if self.world.saves and not self.told_cover:
             self.told_cover = True
             covered = Covered(self.rank, self.incarnation, self.world.cover, saves=True, part=self.part)

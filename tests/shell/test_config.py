@@ -55,6 +55,7 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "recover.term_wait_ms": (25_000, "TASKD_RECOVER_TERM_WAIT_MS"),
     "recover.never_retry": ("", "TASKD_RECOVER_NEVER_RETRY"),
     "recover.another_loss": ("start-over", "TASKD_RECOVER_ANOTHER_LOSS"),
+    "recover.keep_shards": ("auto", "TASKD_RECOVER_KEEP_SHARDS"),
     "rail.rails": ("", "TASKD_RAIL_RAILS TASKD_RAILS"),
     "rail.ports": ("", "TASKD_RAIL_PORTS"),
     "retry.levels": (("L0", "L1", "L2"), "TASKD_RETRY_LEVELS"),

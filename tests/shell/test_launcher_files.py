@@ -53,11 +53,11 @@ def ends(folder: Path, port: int, limit: str) -> tuple[int, str]:
 
 def test_too_few_are_refused_at_the_start(tmp_path: Path, free_port: Callable[[], int]) -> None:
     code, text = ends(tmp_path, free_port(), "-n 64")
-    assert code == 1 and "only 64 files may be open (ulimit -n)" in text and "needs 114" in text, text
+    assert code == 1 and "only 64 files may be open (ulimit -n)" in text and "needs 118" in text, text
     assert "Traceback" not in text and not (tmp_path / "dead").exists(), text
 
 
-@pytest.mark.parametrize("limit", ["-n 114", "-S -n 64"], ids=["just enough", "more is allowed"])
+@pytest.mark.parametrize("limit", ["-n 118", "-S -n 64"], ids=["just enough", "more is allowed"])
 def test_what_is_enough_is_enough_for_a_repair(tmp_path: Path, free_port: Callable[[], int], limit: str) -> None:
     code, text = ends(tmp_path, free_port(), limit)
     assert (

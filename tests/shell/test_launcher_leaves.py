@@ -14,8 +14,9 @@ import pytest
 from torch.distributed.launcher.api import LaunchConfig
 
 from taskd import _native
-from taskd.agent.memory_kills import NEAR_NS, MemoryKills, own_folders
+from taskd.agent.memory_kills import NEAR_NS, MemoryKills
 from taskd.launch.ranks import with_address
+from taskd.memory import own_folders
 from taskd.wire.leftovers import KEEP_RUNS, clear_away
 from tests.launched import ROOT, Launched
 from tests.patience import PATIENCE_S

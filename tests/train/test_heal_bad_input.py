@@ -28,15 +28,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def start(tmp_path: Path, free_port: Callable[[], int]) -> Start:
-    """Run the training with this mistake. `more` are further arguments of the script, `options` of the launcher."""
+    """Run the training with this mistake. `more` are further arguments of the script, `options` of the launcher. `env`
+    is set in its environment."""
 
     @contextmanager
-    def run(case: str, *more: str, options: tuple[str, ...] = ()) -> Iterator[Launched]:
+    def run(case: str, *more: str, options: tuple[str, ...] = (), **env: str) -> Iterator[Launched]:
         folder = tmp_path / (case or "plain").replace(" ", "-")
         folder.mkdir()
         words = ["--nproc-per-node", str(RANKS), *options, str(SCRIPT), "--folder", str(folder), "--case", case, *more]
         name = f"job-{os.getpid()}-{len(list(tmp_path.iterdir()))}"
-        with Launched(folder, free_port(), *words, job=name, warm=True) as job:
+        with Launched(folder, free_port(), *words, job=name, warm=True, env=env) as job:
             yield job
 
     return run
@@ -121,9 +122,10 @@ def test_an_average_of_the_weights(start: Start) -> None:
 
 
 @pytest.mark.parametrize("case", ["shards", "mesh"])
-def test_a_sharded_model_starts_over_at_once(start: Start, case: str) -> None:
-    """A dead rank's shards are lost. The job says so before any rank dies, and tries no repair in vain."""
-    with start(case) as job:
+def test_a_sharded_model_that_is_not_kept_starts_over_at_once(start: Start, case: str) -> None:
+    """If a rank does not keep its shards, its death loses them. The job says so before any rank dies, and tries no
+    repair in vain."""
+    with start(case, TASKD_RECOVER_KEEP_SHARDS="never") as job:
         check_started_over(job, "the model is sharded (model.module.first.0.weight is a DTensor)")
         assert "0 steps lost" not in job.text and job.text.count("all ranks have started over") == 1, job.text
         assert "a stage of the repair failed" not in job.text, job.text

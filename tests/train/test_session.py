@@ -132,7 +132,7 @@ class Newcomer(FakeRepair):
         for name, tensor in loop.replica.tensors():
             tensor.detach().copy_(tensors[name])
         loop.replica.load_small(small)
-        loop.take_over(self.source.until, self.source.occasion, self.source.found)
+        loop.take_over(self.source.until, self.source.occasion, self.source.found, [])
         self.newcomer = False
 
 

@@ -58,7 +58,7 @@ assert parts.part_of(replica(square)) == 1 + 1 and strange.among(replica(square)
 assert parts.part_of(replica(wide)) == parts.WHOLE and strange.among(replica(wide)) == ""
 for unique in (replica(line), replica(flat), replica(square, line)):
     assert parts.part_of(unique) == parts.UNKNOWN
-    assert "is a DTensor), and a rank's shards have no copy" in strange.among(unique)
+    assert "is a DTensor), a rank's shards have no copy, and none is kept" in strange.among(unique)
 plain = replica(square)
 plain.models["head"] = nn.Linear(2, 2)  # each rank may train another one
 assert parts.part_of(plain) == parts.UNKNOWN

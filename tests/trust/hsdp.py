@@ -10,7 +10,10 @@ an optimizer for a while. "evaluated": evaluates after each epoch. "taught": by 
 that is no shard. "repeated": torch's `replicate`, so that all ranks have all. "given": registers and returns shards.
 "crosswise": rank 2 dies with rank 1, and each of them has a twin. "lost": rank 3 dies with rank 1, and these are twins.
 "raising": rank 1 raises an error instead.
-"alone": a mesh of one dimension, so every shard is unique. "apart": two meshes, so no two ranks have all the same.
+"apart": two meshes, so no two ranks have all the same. "alone ...": the same on a mesh of one dimension, so that every
+shard is on one rank only. "clamped": each step clamps the parameters behind its update. "followed": an average of the
+model is registered. "stepped": a scheduler is. "twice": two optimizers. "unlike": the ranks register
+unlike averages.
 At the place "line", rank 1 dies before line --at of the training, of torch's optimizers or of torch's `fully_shard`.
 """
 
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed._composable.replicate_with_fsdp import replicate
@@ -35,6 +39,8 @@ from tests.trust.scene import BATCH, STEPS, Noise, Scene, die, say
 
 scene = Scene()
 kind, _, place = scene.args.place.partition(", ")
+alone = kind.startswith("alone ")
+kind = kind.removeprefix("alone ")
 scene.args.place = place
 if place == "line":
     scene.args.line = scene.args.at
@@ -85,11 +91,33 @@ class Dying(torch.optim.AdamW):
         return super()._init_group(group, *args)  # type: ignore[no-any-return, misc]
 
 
+class Follower:
+    """Follows a number: the mean of all losses, which all ranks have, or its own loss ("unlike")."""
+
+    def __init__(self) -> None:
+        self.mean = torch.zeros(())
+
+    def see(self, loss: torch.Tensor) -> None:
+        """Take one loss."""
+        value = loss.detach() / 4
+        if kind == "followed":
+            dist.all_reduce(value)
+        self.mean.mul_(0.9).add_(0.1 * value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the mean."""
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a mean."""
+        self.mean.copy_(state["mean"])
+
+
 def sharded(model: Model) -> Model:
     """Apply `fully_shard` to the blocks and to the rest."""
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if kind == "mixed" else MixedPrecisionPolicy()
     offload = CPUOffloadPolicy(pin_memory=False) if kind == "offloaded" else OffloadPolicy()
-    if kind == "alone":
+    if alone:
         mesh = init_device_mesh("cpu", (4,))
     else:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
@@ -138,6 +166,15 @@ if kind == "beside":
 optimizer = Dying([{"params": parameters[:5]}, {"params": parameters[5:], "lr": 0.02}], lr=0.01)
 average = {name: one.detach().clone() for name, one in model.named_parameters()}
 session.register(model=model, optimizer=optimizer, local={"average": average} if kind == "given" else None)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7) if kind == "stepped" else None
+follower = Follower() if kind in ("followed", "unlike") else None
+if scheduler is not None:
+    session.register(scheduler=scheduler)
+if follower is not None:
+    session.register(follower=follower)
+if kind == "twice":
+    second = torch.optim.SGD(parameters[5:], lr=0.001)
+    session.register(optimizer={"second": second})
 data = Noise(4 * STEPS * BATCH)
 samples = [at for at in range(len(data)) if at // BATCH % 4 == scene.rank]
 torch.manual_seed(100 + scene.rank)
@@ -196,7 +233,17 @@ for _ in session.epochs(2):
                 here("clipped")
             if kind not in ("carried", "added") or step.number % 2 == 1:
                 optimizer.step()
+                if kind == "twice":
+                    second.step()
                 optimizer.zero_grad()
+            if kind == "clamped":
+                with torch.no_grad():
+                    for one in parameters:
+                        one.clamp_(-0.2, 0.2)
+            if scheduler is not None:
+                scheduler.step()
+            if follower is not None:
+                follower.see(loss)
             if kind == "given":
                 for name, one in model.named_parameters():
                     average[name].lerp_(one.detach(), 0.1)
